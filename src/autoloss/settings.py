@@ -75,6 +75,10 @@ class SearchSettings:
     orders the trees among which `guided` chooses."""
     prior_digest: str = ""
     """Digest of the prior of a run; set where the search starts."""
+    resolution: Amount = 0.0
+    """Scores of single trainings within steps of this size count as equal where parents and promotions are found, and the loss with
+    fewer operators is ahead (lexicographic parsimony in buckets; Luke & Panait, 2002). With several rungs, the ladder sets it to
+    the standard error that the examples of the valid split leave in a difference."""
     scale: bool = False
     """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
     part of the loss that is found, and losses that are equal up to a factor are trained once."""

@@ -45,7 +45,9 @@ def site(tmp_path_factory) -> Path:
 
 def test_every_page_is_there(site):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages | {"quick-start", "gallery", "contributing", "changelog"} <= {path.stem for path in site.glob("*.html")}
+    assert pages | {"quick-start", "gallery", "contributing", "changelog"} <= {
+        path.stem for path in site.glob("*.html")
+    }
     assert {path.stem for path in (site / "reference").glob("*.html")} == {
         "commands",
         "settings",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoloss.proposing.correction import LEAST_PROMOTED, correct_scores
 from autoloss.proposing.records import PROMOTED, Outcome, State
 from autoloss.proposing.view import Ledger, View
@@ -106,3 +108,14 @@ def test_candidates_without_a_score_or_a_finite_gradient_do_no_harm():
     after = correct_scores(View(found, 16 + LAG))
     assert 13 not in after
     assert all(value == value for value in after.values())
+
+
+def test_of_losses_that_noise_cannot_tell_apart_the_simpler_one_is_ahead():
+    found = Ledger(["main"], CONFIGURATION.changed({"search.resolution": 0.1}))
+    for number, (loss, score) in enumerate((("add(p, mul(p, y))", 0.55), ("neg(p)", 0.52), ("log(neg(p))", 0.64))):
+        found.add(replace(made(number, FAST), loss=loss))
+        found.tell(number, scored(score))
+    for number in range(3, 12):
+        found.add(made(number, GOOD))
+        found.tell(number, Outcome(state=State.DIVERGED, fidelity=0.125))
+    assert order(correct_scores(View(found, 2 + LAG))) == [2, 1, 0]

@@ -24,10 +24,12 @@ class Resolution:
     Args:
         difference: The difference between two losses below which nothing can be told, with any number of training seeds.
         examples: Number of examples of the split.
+        error: The standard error of such a difference.
     """
 
     difference: float
     examples: int
+    error: float = 0.0
 
     def describe(self, gain: float | None = None) -> str:
         """Describe it in a sentence or two.
@@ -68,4 +70,4 @@ def measure_resolution(outcomes: Iterable[Outcome]) -> Resolution | None:
     known = [one.resolution for one in estimates if one.resolution is not None]
     if not known or found[0].replicates is None:
         return None
-    return Resolution(median(known), found[0].replicates.examples)
+    return Resolution(median(known), found[0].replicates.examples, median(one.least_error for one in estimates))

@@ -6,6 +6,7 @@ larger share of the schedule therefore changes the value of candidates whose gra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,7 +31,8 @@ BOUND = 4.0
 def correct_scores(visible: View) -> Mapping[int, float]:
     """Return the value of each of the latest candidates with a score at the first rung, as a candidate sees them.
 
-    The scores at the first rung become normal scores of their ranks. At each larger share, the values of the promoted candidates
+    The scores at the first rung become normal scores of their ranks; of losses that noise cannot tell apart the simpler one is
+    ahead (`search.resolution`). At each larger share, the values of the promoted candidates
     are exchanged among themselves so that they are in the order of their scores there, and the differences that this makes are
     passed on to all candidates, weighted by a Gaussian kernel of the distance between their gradients (Nadaraya and Watson, 1964).
 
@@ -39,7 +41,7 @@ def correct_scores(visible: View) -> Mapping[int, float]:
     """
     rungs = visible.configuration.search.rungs
     numbers = visible.scored(rungs[0])[-max(LATEST, visible.configuration.evolution.population) :]
-    values = _normal_scores(visible.scores(numbers))
+    values = _normal_scores(_prefer_simple(visible, numbers))
     place = {k: at for at, k in enumerate(numbers)}
     rows: NDArray[np.float64] | None = None
     for rung in rungs[1:]:
@@ -57,6 +59,16 @@ def correct_scores(visible: View) -> Mapping[int, float]:
         values = values + (weight * change).sum(axis=1) / (RESERVE + weight.sum(axis=1))
     # Rounded: the last bits may differ between two ways to add up.
     return {k: round(float(value), 9) for k, value in zip(numbers, values, strict=True)}
+
+
+def _prefer_simple(visible: View, numbers: Sequence[int]) -> list[float]:
+    """Return scores in steps of what noise leaves open, less a little for each operator."""
+    step, scores = visible.configuration.search.resolution, visible.scores(numbers)
+    if not step:
+        return scores
+    # In prefix text each operator has one opening parenthesis.
+    operators = [visible.candidate(k).loss.count("(") for k in numbers]
+    return [math.floor(score / step) - 1e-6 * count for score, count in zip(scores, operators, strict=True)]
 
 
 def _find_origin(visible: View, k: int) -> int:

@@ -12,7 +12,7 @@ from autoloss import __version__
 from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
-from autoloss.comparison.resolution import measure_resolution
+from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher
@@ -79,7 +79,7 @@ def prepare_search(
     Raises:
         RunError: The task's own code fails, or the standard loss learns nothing in any way that was tried.
     """
-    ladder = _climb_ladder(evaluator, machines, store, say)
+    ladder, resolution = _climb_ladder(evaluator, machines, store, say)
     if ladder is not None:
         for text in ladder.describe():
             say(text)
@@ -88,6 +88,8 @@ def prepare_search(
         # What the user or the task's recipe chose stays.
         if settings.learning_rate == 1 and settings.step_rule == "recipe":
             changes = ladder.choose_settings(evaluator.task.step_rules)
+            if resolution is not None and not settings.resolution:
+                changes["search.resolution"] = float(f"{resolution.error:.2g}")
             evaluator = evaluator.changed(evaluator.configuration.changed(changes))
     evaluator = adapt(evaluator, say)
     start = try_starting_losses(losses, evaluator)
@@ -145,12 +147,14 @@ def _advise(task: Task, reference: TaskReference) -> str:
     )
 
 
-def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: Say) -> Ladder | None:
+def _climb_ladder(
+    evaluator: Evaluator, machines: Machines, store: Store, say: Say
+) -> tuple[Ladder | None, Resolution | None]:
     """Race what an expert would try with the standard loss; what was trained before an interruption is not trained again."""
     configuration = evaluator.configuration
     budget = configuration.ladder.share * configuration.evaluations
     if budget < LEAST_BUDGET or not evaluator.has_standard:
-        return None
+        return None, None
     say(
         f"First what an expert would try with the standard loss: rates, step rules and weights, at most {budget:.3g} whole "
         "trainings (ladder.share; 0 leaves it out)."
@@ -162,10 +166,11 @@ def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: S
         ladder = climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, record)
         seconds = time.monotonic() - began
     whole = [outcome for job, outcome in record.outcomes.items() if job.training.split == "valid"]
-    if resolution := measure_resolution(whole):
+    resolution = measure_resolution(whole)
+    if resolution is not None:
         best, untrained = ladder and ladder.best and ladder.best.mean, store.settings().untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     if ladder is not None and ladder.spent:
         rest = configuration.evaluations + count_final(evaluator.task, configuration, store.settings().final)
         say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
-    return ladder
+    return ladder, resolution

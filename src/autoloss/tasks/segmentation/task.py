@@ -2,7 +2,7 @@
 
 The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PAPER`, those of retraining in `FULL`, and `HELD_OUT` of
 the data. All of them are options of the tasks, those of retraining with the prefix `full_`. A folder of a user's own may hold a few
-images: epochs and batch size of folder-seg follow from their number.
+images: epochs and batch size of folder-seg follow from their number, and its proxy has a small network.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ FULL = ScheduleOptions(
 PAPERS = {"proxy": PROXY, "full": FULL}
 OF_FOLDERS = {
     schedule: replace(options, recipe=replace(options.recipe, epochs=None, batch_size=None))
-    for schedule, options in PAPERS.items()
+    for schedule, options in {"proxy": replace(PROXY, backbone="resnet18", side=64), "full": FULL}.items()
 }
-"""Schedule → its options for a folder of any number of images."""
+"""Schedule → its options for a folder of any number of images, with a proxy that a processor without a GPU can train."""
 TOLERANCE = 5
 """Tolerance of the boundary metrics in pixels, at the paper's sizes (as in Auto-Seg-Loss)."""
 
