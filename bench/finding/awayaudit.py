@@ -91,7 +91,9 @@ def make_entrant(found: Any) -> Entrant | None:
     chosen = found.recommendation
     if chosen is None:
         return None
-    changes = {**chosen.recipe, "weights": tuple(chosen.recipe.get("weights", {}).items())}
+    # The threshold's value is chosen anew in each training.
+    recipe = {name: value for name, value in chosen.recipe.items() if name != "threshold"}
+    changes = {**recipe, "weights": tuple(recipe.get("weights", {}).items())}
     return Entrant(chosen.origin, chosen.loss, learning_rate=chosen.learning_rate, **changes)
 
 
