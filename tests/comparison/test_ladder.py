@@ -190,3 +190,16 @@ def test_one_seed_is_judged_by_the_noise_of_its_examples():
     assert find_simplest(["weighted", "plain"], near.__getitem__, len) == "plain"
     clear = {"plain": resampled(0.7, 0.0), "weighted": resampled(0.72, 0.001)}
     assert find_simplest(["weighted", "plain"], clear.__getitem__, len) == "weighted"
+
+
+def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_so():
+    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    said: list[str] = []
+    made = SupervisedTask(
+        lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, recipe=Recipe(epochs=12, batch_size=32)
+    )
+    made.step_rules = ("recipe",)
+    found = autoloss.search(made, evaluations=2, workers=0, final=False, settings=quick, say=said.append)
+    assert "The optimizer of the task takes no other step, such as clipped gradients: it stays as it is." in said
+    assert {rung.entrant.step_rule for rung in found.ladder.rungs} == {"recipe"}
+    assert found.configuration.search.step_rule == "recipe"

@@ -15,6 +15,7 @@ from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import columns_of, comparison_table, top_table
 from autoloss.report.summary import comparison_rows, list_by_size, list_top
 from autoloss.report.take_home import export_loss
+from autoloss.run.notes import describe_starts
 from autoloss.run.replay import replay
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import open_run, training_command
@@ -22,6 +23,7 @@ from autoloss.run.scoring import score
 from autoloss.run.starting_losses import FROM_RUN
 from autoloss.space.loss import Loss, bind
 from autoloss.space.options import ACTIVATIONS
+from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import ENTRIES, resolve
@@ -365,3 +367,11 @@ def test_a_run_with_all_of_it_is_derived_again(tmp_path):
         assert found.children >= 3
     with pytest.raises(RequestError, match="given as an object"):
         replay(tmp_path / "run", task=BOTH)
+
+
+def test_a_shelf_of_which_nothing_passes_is_one_message():
+    refused = [StartVerdict(name, name, {"main": 0.1}, "too little gain") for name in ("p", "y")]
+    (said,) = describe_starts(refused)
+    assert said.startswith("No known loss passes the rejection protocol (p: too little gain; y: too little gain).")
+    assert said.endswith("The search starts from random trees alone.")
+    assert len(describe_starts([*refused, StartVerdict("-p", "neg(p)", {"main": 1.0}, None)])) == 3

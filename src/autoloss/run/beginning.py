@@ -155,10 +155,14 @@ def _climb_ladder(
     budget = configuration.ladder.share * configuration.evaluations
     if budget < LEAST_BUDGET or not evaluator.has_standard:
         return None, None
+    task = evaluator.task
+    tried = ["rates"] * task.tunes_learning_rate + ["step rules"] * (len(task.step_rules) > 1) + ["weights"]
     say(
-        f"First what an expert would try with the standard loss: rates, step rules and weights, at most {budget:.3g} whole "
-        "trainings (ladder.share; 0 leaves it out)."
+        f"First what an expert would try with the standard loss: {' and '.join(tried)}, at most {budget:.3g} whole trainings "
+        "(ladder.share; 0 leaves it out)."
     )
+    if len(task.step_rules) == 1:
+        say("The optimizer of the task takes no other step, such as clipped gradients: it stays as it is.")
     with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)

@@ -46,6 +46,10 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
             passed.append(f"{start.label} ({scores})")
         else:
             found.append(f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random.")
+    if len(starts) > 1 and not passed:
+        # One sentence for all: each of them would say the same.
+        reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)
+        return [f"No known loss passes the rejection protocol ({reasons}). The search starts from random trees alone."]
     return [f"Starts from {len(passed)} known loss{'es' * (len(passed) > 1)}: {', '.join(passed)}."] * bool(
         passed
     ) + found
