@@ -40,6 +40,7 @@ from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
+from autoloss.proposing.memory import recall
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Outcome, State
@@ -88,6 +89,7 @@ PARTS: Mapping[str, Sequence[str]] = {
         "offspring.sum",
         "offspring.refine",
     ),
+    "+ memory": ("search.prior",),
 }
 """Arm → the settings of the default recipe that it adds to those of the arm before."""
 
@@ -246,7 +248,9 @@ def _search(name: str, seed: int, arm: str, path: Path, end: float, arguments: A
     worker, adapted, ended = Worker(evaluator, ARMS[arm], cache, arguments.seconds), evaluator.configuration, ""
     try:
         with InlineWorkers(worker) as workers:
-            history = History(task.branches, adapted, make_proposer(adapted))
+            forms = {name: branch.form(samples[name]) for name, branch in task.branches.items()}
+            memory = recall(adapted.search, forms, evaluator.operators)
+            history = History(task.branches, adapted, make_proposer(adapted, memory=memory))
             ended = run_loop(history, _Nowhere(), Dispatcher(workers, adapted.limits))
     except TimeIsUp:
         ended = "the time is up"

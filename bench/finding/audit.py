@@ -1,11 +1,16 @@
-"""Searches compared with random search and the baselines, all measured on the test split.
+"""Searches with the defaults, and what each recommends beside an expert's baselines under three optimisers, on the test split.
 
-python bench/finding/audit.py --out results/audit.json
+python bench/finding/audit.py --out bench/results/audit.json                        searches and trains; goes on where it stopped
+python bench/finding/audit.py --tasks worst-digit tabular:f1:data=wine --seeds 1    some tasks
+python bench/finding/audit.py --minutes 0 --out bench/results/audit.json            the table of what is done
 
-For each task: searches with several seeds, with the settings of small tasks and with the paper's, and as many random searches,
-which train the same number of losses. The winner of each, selected by new training seeds on the valid split, and every baseline
-that fits, at its tuned learning rate, are trained with new seeds and measured on the test split. What is finished is kept in a
-work folder: the same command continues where it was interrupted.
+For each task, searches with several seeds end as they do for anybody: with a recommendation. In three columns, the recipe's own
+optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss and the baselines that fit
+(`comparison/baselines.py`) are trained at the best learning rate of one grid there, with new training seeds. A gain counts as a
+loss's where it holds in all three. `standing` compares the recommended loss with the best of the others but the found one: above
+or below where p < 0.05 over seeds and examples, corrected by Holm for the number of losses, else equal. `gain` is the share of
+what the best rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is
+finished is kept in a work folder.
 """
 
 from __future__ import annotations
@@ -19,89 +24,137 @@ import argparse
 import csv
 import io
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from scipy.stats import trim_mean
+
 import autoloss
-from autoloss.comparison.baselines import baselines, tune_learning_rates
+from autoloss.comparison.baselines import MOST_RIVALS, baselines, tune_learning_rates
 from autoloss.comparison.entrant import TEST, Entrant, training_seeds
+from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
 from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import Measurements, Row
+from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
-from autoloss.settings import Configuration
+from autoloss.run.results import Search
+from autoloss.settings import Configuration, StepRule
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from digits import FEW
 from output import Figure, emit, parse_arguments
-from searches import ARMS, EVOLUTION, make_search_parser, searched, tell
+from problems import make_worst_digit
+from searches import EVOLUTION, make_search_parser, searched, tell
 
-FRESH_SEEDS = 5
-"""Trainings of each winner and of each baseline on the test split."""
 QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
-QUICK_SEARCH = {"final.confirm": 2, "final.confirm_seeds": 1, "evolution.initial": 2, "evolution.lag": 1}
-TASKS = "digits-seg:miou,tabular:f1:data=breast_cancer_hard"
-FIGURES = {
-    "digits-seg: evolution": Figure(("rows", {"method": "evolution, over searches"}, "mean"), digits=3),
-    "digits-seg: random search": Figure(("rows", {"method": "random search, over searches"}, "mean"), digits=3),
-    "digits-seg: Auto-Seg-Loss": Figure(("rows", {"loss": "baseline/asl_miou"}, "mean"), digits=3),
-    "digits-seg: Dice": Figure(("rows", {"loss": "baseline/dice"}, "mean"), digits=3),
+SEARCH = {"final.confirm": 5, "final.compare_seeds": 5}
+QUICK_SEARCH = {
+    "final.confirm": 2,
+    "final.confirm_seeds": 1,
+    "final.compare_seeds": 2,
+    "evolution.initial": 12,
+    "ladder.share": 0.0,
 }
-COLUMNS = ("task", "method", "search_seed", "loss", "mean", "interval", "n", "scores", "reasons")
+COLUMNS: Sequence[StepRule] = ("recipe", "one_norm", "adamw")
+TABLES = (
+    "data=breast_cancer_hard",
+    "data=breast_cancer:label_noise=0.3:train_rows=150",
+    "data=wine:input_noise=2.0:train_rows=60",
+)
+TASKS = (
+    "worst-digit",
+    *(f"tabular:{metric}:{data}" for data in TABLES for metric in ("f1", "auc", "mcc")),
+    *(f"digits-seg:{metric}" for metric in ("miou", "bf1", "biou", "macc", "fwiou", "gacc")),
+    "figures-pose",
+    "digits-det",
+    "digits-ins",
+)
+"""name[:metric[:option=value…]], the cheap ones first."""
+CSV_COLUMNS = (
+    "task",
+    "search_seed",
+    "column",
+    "role",
+    "loss",
+    "learning_rate",
+    "mean",
+    "interval",
+    "n",
+    "scores",
+    "reasons",
+)
+FIGURES = {
+    "searches": Figure(("counts", "searches")),
+    "a found loss is recommended": Figure(("counts", "found")),
+    "standing above, recommended recipe": Figure(("counts", "above")),
+    "standing below, recommended recipe": Figure(("counts", "below")),
+    "gains that hold under all three optimisers": Figure(("counts", "above_everywhere")),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = _arguments(argv)
+    asked = make_search_parser(__doc__, evaluations=40, seeds=5)
+    asked.add_argument("--tasks", nargs="+", default=TASKS, help="name[:metric[:option=value…]]")
+    asked.add_argument("--test-seeds", type=int, default=5, help="trainings of each loss on the test split")
+    asked.add_argument("--work", type=Path, help="the folder that keeps what is finished; runs/audit by default")
+    asked.add_argument(
+        "--minutes", type=float, default=1e6, help="begin no search after this time; what is done is reported"
+    )
+    # Without workers: starting them would take most of the time.
+    arguments = parse_arguments(
+        asked, argv, tasks=["tabular:f1:data=wine"], evaluations=4, seeds=1, test_seeds=2, workers=0
+    )
+    end = time.monotonic() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory() as folder:
         # A quick run starts anew: it shall say whether the script works now.
         work = arguments.work or (Path(folder) if arguments.quick else Path("runs") / "audit")
-        rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), work, arguments)]
+        plan = [(seed, spec) for seed in range(arguments.seeds) for spec in arguments.tasks]
+        found = [_audit(spec, seed, work, arguments, end) for seed, spec in plan]
+    done = [one for one in found if one is not None]
+    rows = [row for part, _ in done for row in part]
+    standings = [standing for _, part in done for standing in part]
     sizes = {name: vars(arguments)[name] for name in ("evaluations", "seeds", "test_seeds")}
-    result = {**sizes, "rows": rows}
+    missing = [f"{spec}, seed {seed}" for (seed, spec), one in zip(plan, found, strict=True) if one is None]
+    result = {**sizes, "counts": _count(standings), "standings": standings, "missing": missing, "rows": rows}
     if arguments.out and arguments.out.suffix == ".csv":
-        arguments.out.write_text(_table(rows))
+        arguments.out.write_text(_write_table(rows))
         arguments.out = None
     emit(result, arguments, _print)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    asked = make_search_parser(__doc__, evaluations=100, seeds=3)
-    asked.add_argument("--tasks", default=TASKS, help="name:metric[:option=value…], with commas between tasks")
-    asked.add_argument("--test-seeds", type=int, default=FRESH_SEEDS, help="trainings of each loss on the test split")
-    asked.add_argument("--work", type=Path, help="the folder that keeps what is finished; runs/audit by default")
-    # Without workers: starting them would take most of the time.
-    return parse_arguments(asked, argv, evaluations=4, seeds=1, test_seeds=2, workers=0)
+def _audit(
+    spec: str, seed: int, work: Path, arguments: argparse.Namespace, end: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+    """Search once and measure what is recommended; None where there is no time, and nothing was kept."""
+    folder = work / spec.replace(":", "-").replace("=", "-") / f"seed{seed}"
+    late = time.monotonic() > end
+    if late and not (folder / "test" / "done").exists():
+        return None
+    task = _make_task(spec, arguments.quick)
+    settings = {**SEARCH, **(QUICK_SEARCH if arguments.quick else {})}
+    search = searched(task, EVOLUTION, seed, folder / "search", arguments, settings=settings)
+    measured = _measure(task, search, folder / "test", arguments)
+    (folder / "test" / "done").touch()
+    rows = [_describe(spec, seed, column, role, row) for column, found in measured.items() for role, row in found]
+    return rows, [_stand(spec, seed, column, search, found) for column, found in measured.items()]
 
 
-def _audited(spec: str, work: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    task, metric = _task(spec, arguments.quick)
-    folder = work / spec.replace(":", "-")
-    settings = {"final.compare": 0, **(QUICK_SEARCH if arguments.quick else {})}
-    winners = []
-    for seed in range(arguments.seeds):
-        for arm in (EVOLUTION, *ARMS):
-            directory = folder / f"{arm.replace(' ', '-')}-seed{seed}"
-            found = searched(task, arm, seed, directory, arguments, settings=settings)
-            winners.append((arm, seed, Entrant(f"{arm}, seed {seed}", found.best.formula)))
-    rivals, tested = _tested(task, metric, [entrant for *_, entrant in winners], folder / "test", arguments)
-    by_entrant = {row.entrant: row for row in tested}
-    rows = [_row(spec, arm, seed, *_loss_and_scores(by_entrant[entrant])) for arm, seed, entrant in winners]
-    for arm in (EVOLUTION, *ARMS):
-        means = Measurements(tuple(row["mean"] for row in rows if row["method"] == arm))
-        rows.append(_row(spec, f"{arm}, over searches", None, "", means))
-    return rows + [_row(spec, entrant.label, None, *_loss_and_scores(by_entrant[entrant])) for entrant in rivals]
-
-
-def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
+def _make_task(spec: str, quick: bool) -> autoloss.Task:
     name, *rest = spec.split(":")
-    if not rest or any("=" not in option for option in rest[1:]):
-        raise RequestError(f"--tasks takes name:metric[:option=value…], like digits-seg:miou; found {spec!r}.")
+    if any("=" not in option for option in rest[1:]):
+        raise RequestError(f"--tasks takes name[:metric[:option=value…]], like digits-seg:miou; found {spec!r}.")
+    if name == "worst-digit":
+        return make_worst_digit(quick)
     options = dict(option.split("=", 1) for option in rest[1:])
-    return autoloss.tasks.get(name, metric=rest[0], **{**(QUICK.get(name, {}) if quick else {}), **options}), rest[0]
+    metric = {"metric": rest[0]} if rest else {}
+    return autoloss.tasks.get(name, **metric, **{**(QUICK.get(name, {}) if quick else {}), **options})
 
 
 class Told(Record):
@@ -114,64 +167,156 @@ class Told(Record):
     def add(self, job: Train, outcome: Outcome) -> None:
         super().add(job, outcome)
         result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-        tell(f"{self._name}, {job.training.split}, {job.loss} × {job.training.learning_rate:g}: {result}")
+        tell(f"{self._name}, {job.training.split}, {job.training.step_rule}, {job.loss[:40]}: {result}")
 
 
-def _tested(
-    task: autoloss.Task, metric: str, winners: Sequence[Entrant], folder: Path, arguments: argparse.Namespace
-) -> tuple[list[Entrant], list[Row]]:
-    """Tune the baselines, then train all on the same new training seeds and measure them on the test split."""
+def _measure(
+    task: autoloss.Task, search: Search, folder: Path, arguments: argparse.Namespace
+) -> dict[str, list[tuple[str, Row]]]:
+    """Train what is recommended, what was found and the baselines in each column; return column → (role, row)."""
     folder.mkdir(parents=True, exist_ok=True)
-    owner = Ownership(folder)
-    configuration = Configuration()
+    owner, configuration = Ownership(folder), Configuration()
     try:
         with (
             Store(folder, write=True) as store,
             start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
             dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
-            tuned = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, record)
-            rivals = [row.entrant for row in tuned]
-            seeds = training_seeds(0, "audit", arguments.test_seeds)
-            return rivals, compare_losses([*winners, *rivals], seeds, TEST, dispatcher, record)
+            return {
+                column: _measure_column(task, search, column, dispatcher, record, arguments.test_seeds)
+                for column in COLUMNS
+                if column in task.step_rules
+            }
     finally:
         owner.close()
 
 
-def _loss_and_scores(row: Row) -> tuple[str, Measurements, tuple[str, ...]]:
-    return row.entrant.loss, row.score, row.reasons
+def _measure_column(
+    task: autoloss.Task, search: Search, column: StepRule, dispatcher: Dispatcher, record: Record, seeds: int
+) -> list[tuple[str, Row]]:
+    recommended, plain = search.recommendation, baselines(task)
+    roles = {one.loss: "standard" if place == 0 else "baseline" for place, one in enumerate(plain)}
+    if search.top(1):
+        roles[search.best.formula] = "found"
+    threshold = recommended is not None and bool(recommended.recipe.get("tuned_threshold"))
+    entrants = [
+        Entrant(loss, loss, baseline=role != "found", step_rule=column, tuned_threshold=threshold)
+        for loss, role in roles.items()
+    ]
+    if recommended is not None and recommended.loss not in roles:
+        entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
+    tuned = tune_learning_rates(entrants, task, 0, dispatcher, record)
+    others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[MOST_RIVALS:]
+    left = {row.entrant for row in others if recommended is None or row.entrant.loss != recommended.loss}
+    kept = [row.entrant for row in tuned if row.entrant not in left]
+    rows = compare_losses(kept, training_seeds(0, "audit", seeds), TEST, dispatcher, record)
+    return [(roles.get(row.entrant.loss, "recommended"), row) for row in rows]
 
 
-def _row(
-    task: str, method: str, seed: int | None, loss: str, scores: Measurements, reasons: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    values = (task, method, seed, loss, scores.mean, scores.interval, len(scores.values), scores.values, reasons)
-    return dict(zip(COLUMNS, values, strict=True))
+def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[str, Any]:
+    entrant, score = row.entrant, row.score
+    values = (spec, seed, column, role, entrant.loss, entrant.learning_rate * entrant.scale, score.mean, score.interval)
+    return dict(zip(CSV_COLUMNS, (*values, len(score.values), score.values, row.reasons), strict=True))
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _stand(spec: str, seed: int, column: str, search: Search, measured: Sequence[tuple[str, Row]]) -> dict[str, Any]:
+    """Compare the recommended loss with the best of the others but the found one, as a loss and not as a recipe."""
+    recommended = search.recommendation
+    mine = next((row for _, row in measured if recommended and row.entrant.loss == recommended.loss), None)
+    found = next((row for role, row in measured if role == "found"), None)
+    others = [row for role, row in measured if row is not mine and role != "found" and row.mean is not None]
+    chosen = recommended.recipe.get("step_rule", "recipe") if recommended else "recipe"
+    asked = {"task": spec, "search_seed": seed, "column": column, "is_recommended_recipe": column == chosen}
+    origin = None if recommended is None else recommended.origin
+    known = {"origin": origin, **_compare("recommended", mine, others)}
+    return {**asked, **known, **_compare("found", found, [*others, *([mine] if mine and mine is not found else [])])}
+
+
+def _compare(name: str, mine: Row | None, others: Sequence[Row]) -> dict[str, Any]:
+    """Return standing, difference and gain of a loss beside the best of the others."""
+    prefix = "" if name == "recommended" else f"{name}_"
+    if mine is None or mine.mean is None or not others:
+        reason = "not trained on every seed" if mine is not None and mine.mean is None else "nothing to compare"
+        return {
+            f"{prefix}standing": None,
+            f"{prefix}reason": reason,
+            f"{prefix}difference": None,
+            f"{prefix}gain": None,
+        }
+    best = sort_by_mean(others)[0]
+    pairs = {row.entrant.loss: compare_paired(mine.score, row.score) for row in others}
+    p_values = correct_by_holm({loss: pair and pair.p_value for loss, pair in pairs.items()})
+    pair, p_value = pairs[best.entrant.loss], p_values.get(best.entrant.loss)
+    assert pair is not None
+    assert best.mean is not None
+    significant = p_value is not None and p_value < SIGNIFICANT
+    standing = "equal" if not significant else "above" if pair.value > 0 else "below"
+    gain = pair.value / (1 - best.mean) if best.mean < 1 else 0.0
+    values = {
+        "standing": standing,
+        "rival": best.entrant.loss,
+        "difference": pair.value,
+        "gain": gain,
+        "p_value": p_value,
+    }
+    return {f"{prefix}{key}": value for key, value in {**values, "interval": pair.half_width}.items()}
+
+
+def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count searches by what they recommend, and where that stands beside the best of an expert's baselines."""
+    searches = list(dict.fromkeys((one["task"], one["search_seed"]) for one in standings))
+    chosen = [one for one in standings if one["is_recommended_recipe"]]
+    by_search = {key: [one for one in standings if (one["task"], one["search_seed"]) == key] for key in searches}
+    origins = Counter(one["origin"] for one in chosen)
+    places = Counter(one["standing"] for one in chosen)
+    return {
+        "searches": len(searches),
+        **{origin: origins[origin] for origin in ("found", "shelf", "standard")},
+        **{place: places[place] for place in ("above", "equal", "below")},
+        "above_everywhere": sum(all(one["standing"] == "above" for one in part) for part in by_search.values()),
+        "found_above_everywhere": sum(
+            all(one["found_standing"] == "above" for one in part) for part in by_search.values()
+        ),
+        "gain": _summarise([(one["task"], one["gain"]) for one in chosen if one["gain"] is not None]),
+    }
+
+
+def _summarise(gains: Sequence[tuple[str, float]], count: int = 2000) -> dict[str, float] | None:
+    """Return the interquartile mean with the 95 % interval of a bootstrap that is stratified by task."""
+    if not gains:
+        return None
+    groups = [np.array([gain for task, gain in gains if task == name]) for name in dict.fromkeys(t for t, _ in gains)]
+    rng = np.random.default_rng(0)
+    drawn = [trim_mean(np.concatenate([rng.choice(one, len(one)) for one in groups]), 0.25) for _ in range(count)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return {"mean": float(trim_mean(np.concatenate(groups), 0.25)), "low": float(low), "high": float(high)}
+
+
+def _write_table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    writer.writerows(_cells(row) for row in rows)
+    writer.writerow(CSV_COLUMNS)
+    writer.writerows(_write_cells(row) for row in rows)
     return text.getvalue()
 
 
-def _cells(row: Mapping[str, Any]) -> Iterator[Any]:
-    for name in COLUMNS:
+def _write_cells(row: Mapping[str, Any]) -> Iterator[Any]:
+    for name in CSV_COLUMNS:
         value = row[name]
         yield "; ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _print(result: dict[str, Any]) -> None:
-    task = None
-    for row in result["rows"]:
-        if row["task"] != task:
-            task = row["task"]
-            print(f"{task}: test split, mean and half of its 95 % interval")
-        seed = "" if row["search_seed"] is None else f", seed {row['search_seed']}"
-        mean, interval = ("–" if value is None else f"{value:.4f}" for value in (row["mean"], row["interval"]))
-        print(f"  {row['method'] + seed:<34} {mean:>7} ± {interval:<7} n = {row['n']}  {row['loss']}")
+    for one in result["standings"]:
+        star = "*" if one["is_recommended_recipe"] else " "
+        difference = "–" if one["difference"] is None else f"{one['difference']:+.4f}"
+        place = f"{one['task']}, seed {one['search_seed']}, {one['column']}{star}"
+        print(
+            f"{place:<60} {one['origin'] or '–':<9} {one['standing'] or '–':<6} {difference:>8} against {one.get('rival')}"
+        )
+    print(result["counts"])
+    if result["missing"]:
+        print(f"Not done: {'; '.join(result['missing'])}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,19 @@ def _vary(make: Callable[[bool], autoloss.Task]) -> dict[str, Place]:
     return {HOME: Place(make), "AdamW": Place(make, "adamw"), "four times longer": Place(make, length=LONGER)}
 
 
+def _make_table(few: bool, **options: Any) -> autoloss.Task:
+    chosen = {"data": "breast_cancer_hard", **options, **({"steps": 20} if few else {})}
+    return autoloss.tasks.get("tabular", metric="f1", **chosen)
+
+
 PLACES: Mapping[str, Mapping[str, Place]] = {
+    "table": {
+        HOME: Place(_make_table),
+        "another set": Place(lambda few: _make_table(few, data="breast_cancer", label_noise=0.3, train_rows=100)),
+        "wider network": Place(lambda few: _make_table(few, hidden=128)),
+        **_vary(_make_table),
+        "one norm": Place(_make_table, "one_norm"),
+    },
     "segmentation": {
         HOME: Place(_make_segmentation),
         "another set": Place(lambda few: _make_segmentation(few, tail=2.0, seed=1)),
@@ -111,20 +123,26 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     ),
 }
 PUBLISHED: Mapping[str, Sequence[str]] = {
+    "table": ("seg/miou", "seg/fwiou", "seg/gacc", "seg/macc", "seg/biou", "seg/bf1"),
     "segmentation": ("seg/miou", "seg/fwiou", "seg/gacc", "seg/macc", "seg/biou", "seg/bf1"),
     "poses": ("pose/oks",),
     "detection": ("det",),
     "instances": ("ins",),
 }
 """Kind → the sixteen losses of the paper, those of the branches of a detector together."""
-BY_HAND = ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/asl_miou")
+BY_HAND: Mapping[str, Sequence[str]] = {
+    "table": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/focal"),
+    "segmentation": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/asl_miou"),
+}
+HOMES = {"table": "tabular:f1:data=breast_cancer_hard", "segmentation": "digits-seg:miou"}
+"""Kind → the row of the audit whose searches found losses on the home set."""
+TABLES = {"table": "tabular-f1", "segmentation": "digits-seg-miou"}
+"""Kind → the part of the table of trained losses whose order under two schedules is compared."""
 FIGURES = {
-    "losses whose proxy and longer schedule are compared": Figure(("order", "losses")),
-    "rank correlation of proxy and four times longer": Figure(("order", "correlation")),
+    "losses whose proxy and longer schedule are compared": Figure(("order", {"kind": "table"}, "losses")),
+    "rank correlation of proxy and four times longer": Figure(("order", {"kind": "table"}, "correlation")),
     **{
-        f"{place}: rank correlation with home": Figure(
-            ("agreement", {"kind": "segmentation", "place": place}, "correlation")
-        )
+        f"{place}: rank correlation with home": Figure(("agreement", {"kind": "table", "place": place}, "correlation"))
         for place in ("another set", "wider network", "AdamW")
     },
 }
@@ -132,15 +150,15 @@ FIGURES = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, seeds=3, losses=36)
-    asked.add_argument("--kinds", nargs="+", choices=PLACES, default=["segmentation"])
+    asked.add_argument("--kinds", nargs="+", choices=PLACES, default=["table", "segmentation"])
     asked.add_argument("--found", type=int, default=100, help="found losses at most")
     asked.add_argument("--work", type=Path, help="the SQLite file that keeps trainings; without it nothing is kept")
     asked.add_argument("--minutes", type=float, default=1e6, help="begin no training after this time")
-    arguments = parse_arguments(asked, argv, seeds=1, losses=4, found=1)
+    arguments = parse_arguments(asked, argv, kinds=["table"], seeds=1, losses=4, found=1)
     end = time.time() + 60 * arguments.minutes
     with TemporaryDirectory() as folder:
         path = arguments.work or Path(folder) / "trainings.sqlite"
-        order = _compare_schedules(path, end, arguments)
+        order = [_compare_schedules(kind, path, end, arguments) for kind in arguments.kinds if kind in TABLES]
         rows = [row for kind in arguments.kinds for row in _measure_kind(kind, path, end, arguments)]
     agreement = [
         {"kind": kind, "place": place, "correlation": _correlate(rows, kind, place)}
@@ -151,16 +169,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     emit({"seeds": arguments.seeds, "rows": rows, "agreement": agreement, "order": order}, arguments, _print)
 
 
-def list_found() -> list[str]:
-    """Return the losses that searches found on the home set, from the documents of their scripts."""
-    audit = json.loads((RESULTS / "audit.json").read_text(encoding="utf-8"))["rows"]
-    wanted = "digits-seg:miou"
-    found = [
-        row.get("loss") for row in audit if row["task"] == wanted and row.get("method", "").startswith("evolution")
-    ]
-    found += [row.get("loss") for row in audit if row["task"] == wanted and row.get("origin") == "found"]
-    digits = json.loads((RESULTS / "digits.json").read_text(encoding="utf-8"))["searches"]
-    return list(dict.fromkeys(filter(None, [*found, *(one["winner"] for one in digits)])))
+def list_found(kind: str) -> list[str]:
+    """Return the losses that searches found on the home set, from the documents of the audits."""
+    found: list[str] = []
+    for name, row_of in (("audit.json", {"role": "found"}), ("audit_before.json", {"method": "evolution"})):
+        if (RESULTS / name).exists():
+            rows = json.loads((RESULTS / name).read_text(encoding="utf-8"))["rows"]
+            wanted = {"task": HOMES[kind], **row_of}
+            found += [row["loss"] for row in rows if row["loss"] and wanted.items() <= row.items()]
+    return list(dict.fromkeys(found))
 
 
 def _measure_kind(kind: str, path: Path, end: float, arguments: Any) -> Iterator[dict[str, Any]]:
@@ -169,8 +186,9 @@ def _measure_kind(kind: str, path: Path, end: float, arguments: Any) -> Iterator
         shared = _share(task, path, f"{kind}, {name}", end, arguments.quick)
         standard = "; ".join(task.standard.values()) if len(task.branches) == 1 else _join(task)
         losses = {standard: "standard", **dict.fromkeys(PUBLISHED[kind], "paper")}
-        if kind == "segmentation":
-            losses |= dict.fromkeys(BY_HAND, "by hand") | dict.fromkeys(list_found()[: arguments.found], "found")
+        if kind in HOMES:
+            losses |= dict.fromkeys(BY_HAND[kind], "by hand")
+            losses |= dict.fromkeys(list_found(kind)[: arguments.found], "found")
         for loss, origin in losses.items():
             try:
                 yield _measure(loss, origin, kind, name, place, shared, arguments.seeds)
@@ -228,14 +246,14 @@ def _correlate(rows: Sequence[Mapping[str, Any]], kind: str, place: str) -> floa
     return None if found != found else found
 
 
-def _compare_schedules(path: Path, end: float, arguments: Any) -> dict[str, Any]:
+def _compare_schedules(kind: str, path: Path, end: float, arguments: Any) -> dict[str, Any]:
     with gzip.open(RESULTS / "lossbench.csv.gz", "rt", encoding="utf-8") as file:
-        table = [row for row in csv.DictReader(file) if row["task"] == "digits-seg-miou" and row["whole_1"]]
+        table = [row for row in csv.DictReader(file) if row["task"] == TABLES[kind] and row["whole_1"]]
     table.sort(key=lambda row: float(row["whole_1"]))
     # Half of the table learns nothing; the places are spread evenly over the rest.
     table = table[len(table) // 2 :]
     chosen = [table[place] for place in np.linspace(0, len(table) - 1, arguments.losses).round().astype(int)]
-    shared = _share(_make_segmentation(arguments.quick), path, "schedules", end, arguments.quick)
+    shared = _share(PLACES[kind][HOME].make(arguments.quick), path, f"schedules, {kind}", end, arguments.quick)
     rows: list[dict[str, Any]] = []
     for row in chosen:
         loss, plain = (
@@ -251,7 +269,7 @@ def _compare_schedules(path: Path, end: float, arguments: Any) -> dict[str, Any]
     pairs = np.array([(row["proxy"], row["full"]) for row in rows if None not in (row["proxy"], row["full"])])
     low, high = _bootstrap(pairs) if len(pairs) > 3 else (None, None)
     correlation = float(spearmanr(*pairs.T)[0]) if len(pairs) > 2 else None
-    return {"losses": len(pairs), "correlation": correlation, "low": low, "high": high, "rows": rows}
+    return {"kind": kind, "losses": len(pairs), "correlation": correlation, "low": low, "high": high, "rows": rows}
 
 
 def _bootstrap(pairs: np.ndarray, count: int = 2000) -> tuple[float, float]:
@@ -269,9 +287,11 @@ def _print(result: Mapping[str, Any]) -> None:
         print(f"{loss[:50]:<50} " + " ".join(f"{_format(found.get(place)):>17}" for place in places))
     for one in result["agreement"]:
         print(f"rank correlation of home and {one['place']} ({one['kind']}): {_format(one['correlation'])}")
-    order = result["order"]
-    interval = f"[{_format(order['low'])}, {_format(order['high'])}]"
-    print(f"proxy and four times longer, {order['losses']} losses: {_format(order['correlation'])} {interval}")
+    for one in result["order"]:
+        interval = f"[{_format(one['low'])}, {_format(one['high'])}]"
+        print(
+            f"{one['kind']}, proxy and four times longer, {one['losses']} losses: {_format(one['correlation'])} {interval}"
+        )
 
 
 def _format(value: float | None) -> str:
