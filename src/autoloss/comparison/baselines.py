@@ -49,7 +49,7 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:
     """Yield the entries of the zoo that are baselines of the task's one branch."""
     (branch,) = task.branches.values()
-    shape = "space" if _has_space(task) else "rows"
+    shape = "space" if has_space(task) else "rows"
     for name, (when, items) in COMPARED.items():
         if (
             (every or when == "usual")
@@ -136,6 +136,7 @@ def _label(text: str) -> str:
     return " + ".join(name.removeprefix("baseline/") for name in named)
 
 
-def _has_space(task: Task) -> bool:
+def has_space(task: Task) -> bool:
+    """Say whether every branch predicts several positions for an item, as for images."""
     samples = task.samples(1, 0)
     return all(sample.prediction.shape[2:].numel() > 1 for found in samples.values() for sample in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from autoloss.comparison.baselines import standard_entrant, tune_learning_rates
+from autoloss.comparison.baselines import has_space, standard_entrant, tune_learning_rates
 from autoloss.comparison.controls import Trial, list_items, list_known, list_recipes, list_steps
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.explanation import Control, Explanation, Plan, read_explanation
@@ -17,8 +17,8 @@ from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
 
-PROBES = 16
-"""Samples on which gradients are compared."""
+PROBES, PROBES_OF_IMAGES = 16, 64
+"""Samples on which gradients are compared; a sample of images is a single one, and a rare class is in few."""
 OWN_RATE: Sequence[StepRule] = ("recipe", "one_norm", "adamw")
 """Step rules under which the rate of the standard loss is tuned; the others are those of the recipe, changed in one respect."""
 
@@ -52,7 +52,9 @@ def explain_loss(
             f"The task {task.name} names no standard loss for every branch, so there is no gain to explain. Declare it as "
             "`standard`."
         )
-    trial = Trial(entrant, standard, evaluator, draw_samples(task, PROBES, seed))
+    trial = Trial(
+        entrant, standard, evaluator, draw_samples(task, PROBES_OF_IMAGES if has_space(task) else PROBES, seed)
+    )
     say("Tuning the learning rate of the standard loss under each step rule.")
     rules: list[StepRule] = [rule for rule in OWN_RATE if rule in task.step_rules]
     rates = tune_learning_rates([replace(standard, step_rule=rule) for rule in rules], task, seed, dispatcher, record)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloss.comparison.entrant import TEST, Entrant
-from autoloss.comparison.judgement import Judgement, Standing, describe_noise
-from autoloss.comparison.noise import Estimate
+from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
+from autoloss.comparison.noise import Estimate, find_quantile
 from autoloss.comparison.table import Measurements, Row
 from autoloss.numbers import figure, signed
 from autoloss.report.readable import Readable, simplify_formulas
@@ -24,6 +24,8 @@ MEANING = (
 )
 """Meaning of ± in all tables and sentences of a search."""
 MORE_SEEDS = 10
+MANY_ERRORS = 6.0
+"""Where a difference of fewer standard errors cannot be significant, the verdict says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def evidence(judgement: Judgement) -> list[str]:
     sentences.append(f"Difference {_describe_difference(judgement)}.")
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
+        sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
     if judgement.baselines > 1:
         sentences.append(f"{rival.entrant.label} is the best of {judgement.baselines} baselines on the {TEST} split.")
     return sentences
@@ -174,6 +177,18 @@ def _describe_difference(judgement: Judgement) -> str:
         f"{difference} ± {figure(judgement.paired.half_width)}, p = {judgement.p_value:.2g} "
         f"(paired over {describe_noise(judgement.paired)}, two-sided{describe_correction(judgement)})"
     )
+
+
+def _describe_hypotheses(baselines: int, seeds: int) -> list[str]:
+    """Say so where so few seeds can hardly tell a loss from so many baselines."""
+    errors = find_quantile(1 - SIGNIFICANT / (2 * baselines), seeds - 1)
+    if errors < MANY_ERRORS:
+        return []
+    beside = "one baseline" if baselines == 1 else f"the best of {baselines} baselines"
+    return [
+        f"With {seeds} training seeds a lead over {beside} is significant only above {errors:.0f} standard errors: too few seeds "
+        "to tell smaller ones."
+    ]
 
 
 def _describe_resolution(paired: Estimate) -> str:
