@@ -45,7 +45,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
-from autoloss.tasks.replicates import measure_resamples
+from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.task import Task
 from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training

@@ -40,10 +40,8 @@ from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration, StepRule
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.factory import make_recipe
-from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
-from autoloss.tasks.segmentation.digits import DigitsOptions
+from autoloss.tasks.segmentation.digits import CLASSES, DigitsOptions, SmallSegmenter, compose_scenes
 from autoloss.tasks.segmentation.metrics import make_metrics
-from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.training.training import Training
 from output import Figure, emit, make_parser, parse_arguments
 from problems import FEW
@@ -64,10 +62,9 @@ def _make_segmentation(few: bool, **options: Any) -> autoloss.Task:
 def _make_wide(few: bool) -> autoloss.Task:
     """Return digits-seg with twice the channels."""
     options = DigitsOptions(**(FEW if few else {}))
-    scenery = SceneSettings(size=options.size, tail=options.tail)
     return autoloss.SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES, width=32),
-        **options.compose(functools.partial(compose_scenes, scenery=scenery)),
+        **options.compose(functools.partial(compose_scenes, size=options.size, tail=options.tail)),
         metric=make_metrics(tolerance=1, left_out=0)["miou"],
         recipe=make_recipe(options),
         branch=ActivatedBranch(),

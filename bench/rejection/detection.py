@@ -28,7 +28,7 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
-from autoloss.tasks.detection.data.digits import CLASSES, compose_box_scenes
+from autoloss.tasks.detection.digits import CLASSES, compose_box_scenes
 from autoloss.tasks.detection.heads import INSTANCE_HEADS
 from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN

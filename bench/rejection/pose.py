@@ -25,17 +25,17 @@ from autoloss.rejection.reference import ReferenceEngine
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Sample
 from autoloss.space.parsing import parse
-from autoloss.tasks.pose.data.figures import FigureSettings, compose_figures
+from autoloss.tasks.pose.figures import compose_figures
 from autoloss.tasks.pose.heatmaps import HeatmapBranch
 from autoloss.tasks.pose.metrics import share_of_thresholds
-from autoloss.tasks.pose.networks.simple_baseline import simple_baseline
+from autoloss.tasks.pose.network import simple_baseline
 from autoloss.tasks.pose.task import PoseTask
 from output import Figure, emit, make_parser, parse_arguments
 
 SEED = 0
 BRANCH = "main"
 LOSSES = ("pose/oks", "baseline/mse")
-SCENES = FigureSettings(size=320, height=(120, 280))
+SCENES = (320, (120, 280))
 FIGURES = {
     "ξ₀": Figure(("rows", {"loss": "pose/oks"}, "initial"), digits=3),
     "ξ_best": Figure(("rows", {"loss": "pose/oks"}, "best"), digits=3),
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def draw_samples(backbone: str, count: int) -> Sequence[Sample]:
     """Return samples of an untrained network on figures, augmented as the paper's training examples."""
-    figures = compose_figures("train", 4 * count, SEED, SCENES)
+    figures = compose_figures("train", 4 * count, SEED, *SCENES)
     task = PoseTask(lambda: simple_baseline(backbone), train=figures, valid=figures)
     return task.samples(count, SEED)[BRANCH]
 

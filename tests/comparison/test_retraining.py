@@ -32,8 +32,8 @@ from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
+from autoloss.training.execution import one_thread
 from autoloss.training.recipe import Recipe
-from autoloss.training.threads import one_thread
 from autoloss.training.training import Training
 from tests.run.quick import SETTINGS, QuickTask
 from tests.training.drawing import STEPS, Augmented, certainty, network

@@ -216,7 +216,7 @@ MUTANTS = {
         "connections were open",
     ),
     "weights that run": Mutant(
-        "autoloss.training.weights:load_state_dict",
+        "autoloss.tasks.weights:load_state_dict",
         {"weights_only=True": "weights_only=False"},
         data("weights"),
         "a program",

@@ -80,11 +80,11 @@ import sys
 sys.modules["torchvision"] = sys.modules["faster_coco_eval"] = None
 from autoloss import tasks
 from autoloss.errors import RequestError
-for name in ("digits-det", "coco-det", "voc-det", "figures-pose", "coco-pose"):
+for name in ("voc-seg", "digits-det", "coco-det", "voc-det", "figures-pose", "coco-pose"):
     try:
         tasks.get(name)
     except RequestError as error:
         print(error)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.count("pip install autoloss[vision]") == 5
+    assert shown.count("pip install autoloss[vision]") == 6

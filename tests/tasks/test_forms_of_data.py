@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
-from autoloss.tasks.metric import MetricTotals
+from autoloss.tasks.metric import SplitMetrics
 from autoloss.tasks.splits import Split
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
@@ -188,7 +188,7 @@ def test_images_of_different_sizes_are_trained_one_by_one():
 
 
 def test_a_metric_of_different_sizes_is_the_mean_over_images():
-    totals = MetricTotals([accuracy])
+    totals = SplitMetrics([accuracy])
     for size, hit in ((2, 1.0), (3, 0.0)):
         target = torch.zeros(1, size, size).long()
         totals.add(torch.stack([target * 0 + hit, target * 0 + 0.5], dim=1), target)

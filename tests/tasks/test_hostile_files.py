@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 from autoloss.errors import RequestError
+from autoloss.tasks.weights import load_state_dict
 from autoloss.training.checkpoints import list_checkpoints
 from autoloss.training.training import Training
-from autoloss.training.weights import load_state_dict
 from tests.training.drawing import cross_entropy, drawing_task, kept_in
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}

@@ -9,7 +9,7 @@ from torch import nn
 from autoloss import SupervisedTask, bind
 from autoloss.space.loss import Loss
 from autoloss.tasks.data import Data
-from autoloss.tasks.replicates import ELEMENTS, RESAMPLES, Replicator, draw_resamples
+from autoloss.tasks.metric import ELEMENTS, RESAMPLES, SplitMetrics, draw_resamples
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Training
@@ -36,10 +36,10 @@ def mean_target(prediction, target):
 
 
 def replicate(metric, *batches):
-    replicator = Replicator(metric)
+    replicator = SplitMetrics([metric], resampled=True)
     for batch in batches:
         replicator.add(*batch)
-    return replicator.measure()
+    return replicator.replicates()
 
 
 def make_rows(count, width=2):

@@ -16,8 +16,8 @@ import autoloss
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
-from autoloss.tasks.segmentation.data import digits
-from autoloss.tasks.segmentation.data.digits import compose_scenes
+from autoloss.tasks.segmentation import digits
+from autoloss.tasks.segmentation.digits import compose_scenes
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from autoloss.zoo.region_losses import compute_border_proximity, compute_ssim, weighted_cross_entropy
 from autoloss.zoo.regions import RegionLoss, read_regions

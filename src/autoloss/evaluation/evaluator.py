@@ -34,11 +34,10 @@ from autoloss.space.expression import Expression
 from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
-from autoloss.tasks.diagnosis import find_doubtful_predictions
+from autoloss.tasks.checks import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
-from autoloss.training.execution import Execution
+from autoloss.training.execution import Execution, one_thread
 from autoloss.training.loop import thin_curve
-from autoloss.training.threads import one_thread
 from autoloss.training.training import Diverged, Observe, Replicates, Scored, Stopped, Training
 from autoloss.workers.process_state import preserve_state
 

@@ -71,13 +71,13 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
     "coco-det": CatalogueEntry(
         "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
         ("map", "ap50", "voc07"),
-        "autoloss.tasks.detection.files:coco_det",
+        "autoloss.tasks.detection.task:coco_det",
         "vision",
     ),
     "voc-det": CatalogueEntry(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
-        "autoloss.tasks.detection.files:voc_det",
+        "autoloss.tasks.detection.task:voc_det",
         "vision",
     ),
     "digits-ins": CatalogueEntry(
@@ -89,7 +89,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
     "coco-ins": CatalogueEntry(
         "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
         ("map", "ap50", "box_map", "box_ap50"),
-        "autoloss.tasks.detection.files:coco_ins",
+        "autoloss.tasks.detection.task:coco_ins",
         "vision",
     ),
     "figures-pose": CatalogueEntry(
@@ -101,7 +101,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
     "coco-pose": CatalogueEntry(
         "Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining",
         POSE,
-        "autoloss.tasks.pose.files:coco_pose",
+        "autoloss.tasks.pose.task:coco_pose",
         "vision",
     ),
     "tabular": CatalogueEntry(
@@ -112,12 +112,12 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
     "ranking": CatalogueEntry(
         "Ranking of the rows of a CSV file or a bundled data set: by queries with a graded relevance, or all together",
         ("ndcg", "ndcg5", "ndcg10", "map", "mrr", "auc", "average_precision"),
-        "autoloss.tasks.ranking.task:ranking",
+        "autoloss.tasks.ranking:ranking",
     ),
     "survival": CatalogueEntry(
         "Survival: the order of the times of an event, some censored, of the rows of a CSV file or a bundled data set",
         ("c_index", "uno_c", "time_auc"),
-        "autoloss.tasks.survival.task:survival",
+        "autoloss.tasks.survival:survival",
     ),
 }
 
@@ -146,20 +146,12 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
 
 
 def inspect(name: str, metric: str | None = None, **options: Any) -> None:
-    """Inspect the files of a task's data, if it has any, before the task is built; arguments as for `get`.
-
-    Raises:
-        RequestError: As for `get`; or files are faulty, of which up to twenty are listed.
-    """
+    """Inspect the files of a task's data, if it has any; arguments as for `get`, and up to twenty faults in the RequestError."""
     find_factory(name, metric).inspect(metric, **options)
 
 
 def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
-    """Return the entry of a task, without importing torch.
-
-    Raises:
-        RequestError: An unknown name or metric.
-    """
+    """Return the entry of a task without importing torch; a RequestError if the name or the metric is unknown."""
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
     if metric is not None and metric not in CATALOGUE[name].metrics:
@@ -168,11 +160,7 @@ def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
 
 
 def find_factory(name: str, metric: str | None = None) -> Any:
-    """Return the `TaskFactory` of a task; `inspect.signature` lists its options with their defaults.
-
-    Raises:
-        RequestError: An unknown name or metric, or an extra that is not installed.
-    """
+    """Return the `TaskFactory` of a task; `inspect.signature` lists its options with their defaults."""
     row = find_entry(name, metric)
     module, _, factory = row.factory.partition(":")
     try:

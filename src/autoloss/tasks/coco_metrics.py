@@ -6,14 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from autoloss.errors import RequestError
-
-try:
-    from faster_coco_eval import COCO, COCOeval_faster
-except ImportError as error:
-    raise RequestError(
-        f"faster-coco-eval cannot be imported ({error}); COCO's metrics need it. Run: pip install autoloss[vision]"
-    ) from None
+from faster_coco_eval import COCO, COCOeval_faster
 
 ABSENT = -1
 """Value of faster-coco-eval if there is no object of that size."""
@@ -25,12 +18,7 @@ def measure_coco(
     kind: Literal["bbox", "segm", "keypoints"],
     names: Mapping[str, str],
 ) -> dict[str, float]:
-    """Return COCO's metrics of results; NaN if there is no object of that size.
-
-    Args:
-        truth: Images, categories and annotations in COCO's format.
-        names: Name of a metric → its name in faster-coco-eval.
-    """
+    """Return COCO's metrics (name → its name in faster-coco-eval) of results; NaN if there is no object of that size."""
     dataset: Any = COCO({part: list(rows) for part, rows in truth.items()}, print_function=_ignore)
     evaluation: Any = COCOeval_faster(dataset, dataset.loadRes(list(results)), kind, print_function=_ignore)
     evaluation.evaluate()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autoloss.space.activated import SURE, ActivatedBranch, encode
-from autoloss.tasks.outputs import convert_target
+from autoloss.tasks.checks import convert_target
 
 CLASSES = 4
 """Number of the most frequent classes of which each is tried for all examples."""
@@ -26,15 +26,9 @@ def measure_best_constant(
 ) -> float | None:
     """Return the best score of a raw prediction that is the same for all examples, chosen with the targets in hand.
 
-    For classes the most frequent ones and the shares of all are tried; for yes and no always yes, always no, the more frequent
-    one and the shares; for values their mean and some quantiles.
-
-    Args:
-        predicted: Raw predictions of any network, of which the shapes count, and targets.
-        measure: Raw predictions and targets → metric, NaN if undefined.
-
-    Returns:
-        None if the metric is undefined for all of them.
+    For classes the most frequent ones and the shares of all are tried; for yes and no always yes, always no, the more
+    frequent one and the shares; for values their mean and some quantiles. Of `predicted`, raw predictions of any network
+    and targets, the shapes of the former count. None if `measure` is NaN, undefined, for all of them.
     """
     batches = [(prediction.shape, target.cpu()) for prediction, target in predicted]
     found = [

@@ -15,7 +15,7 @@ from typing import Any, final
 from autoloss.errors import unknown
 from autoloss.options import list_types
 from autoloss.tasks.catalogue import find_entry
-from autoloss.tasks.files.faults import report_faults
+from autoloss.tasks.files import report_faults
 from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
 
@@ -27,15 +27,11 @@ RECIPE = "recipe"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFactory:
-    """Builds a task of the catalogue from its options.
+    """Builds a task of the catalogue, which lists the metrics, from its options.
 
-    Args:
-        name: Name in the catalogue, which lists the metrics.
-        options: Class of the options; with several schedules, of those that they share.
-        schedules: Schedule → its options with their defaults.
-        build: (metric, options, options of each schedule …) → task.
-        preset: (given options) → defaults that depend on them.
-        inspect_data: (options) → inspections of the data's files; None for a task without files.
+    `options` is their class, with several schedules of those that they share; `schedules` maps a schedule to its options
+    with their defaults; `build` gets the metric, the options and those of each schedule; `preset` maps given options to
+    defaults that depend on them, `inspect_data` options to inspections of files.
     """
 
     name: str
@@ -46,24 +42,12 @@ class TaskFactory:
     inspect_data: Callable[[Any], Iterable[Any]] | None = None
 
     def __call__(self, metric: str | None = None, **options: Any) -> Any:
-        """Build the task.
-
-        Args:
-            metric: Metric that losses are searched for; the task's default if None.
-            options: Values, or their texts.
-
-        Raises:
-            RequestError: An unknown name, a value out of range, or data that are missing or faulty.
-        """
+        """Build the task for a metric, the task's default if None; options are values, or their texts."""
         entry = find_entry(self.name, metric)
         return self.build(metric or entry.metric, *self._read(options))
 
     def inspect(self, metric: str | None = None, **options: Any) -> None:
-        """Inspect the files of the data, if there are any; arguments as for a call.
-
-        Raises:
-            RequestError: Files are missing, or annotations or images are faulty; up to twenty are listed.
-        """
+        """Inspect the files of the data, if there are any; a RequestError lists up to twenty faults. Arguments as for a call."""
         common, *_ = self._read(options)
         inspections = list(self.inspect_data(common)) if self.inspect_data is not None else []
         if faults := [fault for inspection in inspections for fault in inspection.faults]:

@@ -17,12 +17,7 @@ _DECLARED = {name for name in (*vars(Task), *Task.__annotations__) if not name.s
 
 @final
 class FrozenTask(Task):
-    """A task without its frozen branches; all other members are those of the wrapped task.
-
-    Args:
-        task: The task to wrap.
-        losses: Frozen branch → its loss.
-    """
+    """A task without the branches in `losses`, which keep their loss; all other members are those of the wrapped task."""
 
     def __init__(self, task: Task, losses: Criterion) -> None:
         self._task = task

@@ -33,12 +33,9 @@ _get_numpy, _set_numpy = np.random.get_bit_generator, np.random.set_bit_generato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Options for making batches of examples.
+    """Options for making batches: how a list of examples becomes one, and how many worker processes load them ahead.
 
-    Args:
-        collate: List of examples → batch.
-        loaders: Worker processes that load batches ahead; 0 loads each batch when it is needed.
-        reseed: For a data set with its own generators.
+    `reseed` is for a data set with its own generators.
     """
 
     collate: Collate = list
@@ -49,12 +46,9 @@ class Loading:
 def load_batches(
     dataset: Any, order: Sequence[Tensor], seed: int, first: int = 0, loading: Loading = Loading()
 ) -> Iterator[Any]:
-    """Yield the batch of each tensor of indices.
+    """Yield the batch of each tensor of indices; `dataset` has `__getitem__` for one, or `__getitems__` for several.
 
-    Args:
-        dataset: Returns an example by its index, or several at once by `__getitems__`.
-        seed: Seed of the random draws for a batch, together with the number of the batch.
-        first: Number of the first batch, in a resumed training.
+    Random draws follow from the seed and the number of the batch; `first` is that of the first one, in a resumed training.
     """
     batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
     source = _Batches(dataset, seed, distribution.rank(), loading)
@@ -83,11 +77,7 @@ def load_batches(
 
 
 def collate_columns(items: list[Any]) -> Any:
-    """Stack the parts of examples: numbers and tensors of one shape become a tensor, anything else a list.
-
-    Args:
-        items: Tuples, dictionaries, or parts of them, with equal structure.
-    """
+    """Stack the parts of examples of one structure: numbers and tensors of one shape become a tensor, anything else a list."""
     one = items[0]
     if isinstance(one, Mapping):
         return {key: collate_columns([item[key] for item in items]) for key in one}

@@ -1,12 +1,16 @@
-"""Metrics in two forms: a function of prediction and target, or an object that accumulates over batches.
+"""Metrics of a split and of its bootstrap resamples: functions of prediction and target, or objects that accumulate over batches.
 
-Such an object has `update`, `compute` and `reset`, as a `torchmetrics.Metric` does; torchmetrics itself is never imported.
+Such an object has `update`, `compute` and `reset`, as a `torchmetrics.Metric`, which is never imported. A resample has as many
+examples as the split, drawn with replacement. The draws follow from the number of examples alone: every training is measured on the
+same resamples, and differences between losses are paired.
+
+Source: Efron & Tibshirani, 1993, An Introduction to the Bootstrap, Chapter 6.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,6 +19,14 @@ from torch import Tensor
 from autoloss.errors import FAILURES, RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
+from autoloss.training.training import Replicates
+
+RESAMPLES = 64
+"""Their number, where the metric is quick."""
+LEAST_RESAMPLES = 16
+"""With fewer of them, a spread tells too little: none is drawn."""
+ELEMENTS = 20_000_000
+"""Elements of predictions that all resamples hold together, at most: what bounds the time of measuring them."""
 
 
 @runtime_checkable
@@ -31,16 +43,34 @@ class StreamedMetric(Protocol):
         """Forget all batches."""
 
 
+@runtime_checkable
+class CountingMetric(Protocol):
+    """A metric that is a function of counts, which are added over examples; its resamples cost next to nothing."""
+
+    def count(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Return the counts of a batch of activated predictions and targets."""
+        ...
+
+    def evaluate(self, counts: Tensor) -> Any:
+        """Return the value of the counts of a split: one number, higher is better, NaN if undefined."""
+
+
+@runtime_checkable
+class ListMetric(Protocol):
+    """A metric that is the mean over lists of rows, such as the items of a query; a resample draws lists, not rows."""
+
+    def measure_lists(self, prediction: Tensor, target: Tensor) -> Tensor | None:
+        """Return the metric of each list of a batch for which it is defined; None where the rows are no lists."""
+        ...
+
+
 Metric = Any
 """Callable[[Tensor, Tensor], float], or a StreamedMetric."""
+Pair = tuple[Tensor, Tensor]
 
 
 def check_metric(metric: Metric, name: str) -> Metric:
-    """Return the metric unchanged if it has one of the two forms.
-
-    Raises:
-        RequestError: The metric has neither form.
-    """
+    """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
     if not callable(metric) and not isinstance(metric, StreamedMetric):
         raise RequestError(
             f"The metric {name!r} is a {type(metric).__name__}; expected a function (prediction, target) → float, or an "
@@ -60,18 +90,10 @@ def name_metric(metric: Metric) -> str:
 
 
 def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample; NaN if the metric is undefined.
-
-    Raises:
-        RequestError: The metric raised an exception, or did not return a number.
-    """
+    """Measure one sample; NaN if the metric is undefined."""
     streamed = isinstance(metric, StreamedMetric)
     try:
-        if streamed and not callable(metric):
-            metric.update(prediction, target)
-            value = metric.compute()
-        else:
-            value = metric(prediction, target)
+        value = metric(prediction, target) if callable(metric) else _stream(metric, [(prediction, target)])
         if streamed:
             # Calling a torchmetrics.Metric also adds to its state.
             metric.reset()
@@ -98,18 +120,39 @@ def find_metric(branch: Branch) -> Metric:
     return lambda prediction, target: branch.metric(prediction, {"target": target})
 
 
-class MetricTotals:
-    """Computes several metrics of a split in one pass over its batches.
+def draw_resamples(examples: int, count: int) -> Iterator[Tensor]:
+    """Draw the indices of the examples of each resample, the same at every call.
+
+    >>> [len(indices) for indices in draw_resamples(5, 2)]
+    [5, 5]
+    """
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randint(examples, (examples,), generator=generator) for _ in range(count))
+
+
+def measure_resamples(examples: int, measure: Callable[[Tensor], Any], count: int = RESAMPLES) -> Replicates:
+    """Measure `count` resamples of a split; `measure` maps indices of examples to the metric, NaN if undefined."""
+    scores = [to_float(measure(indices)) for indices in draw_resamples(examples, count)]
+    return Replicates(examples, tuple(None if math.isnan(score) else score for score in scores))
+
+
+class SplitMetrics:
+    """Computes several metrics of a split in one pass over its batches, and the first one on resamples of its examples.
 
     Functions are called with the predictions of the whole split, which are kept in memory; objects accumulate over batches. If
-    examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined.
+    examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined. For
+    resamples counts are kept of each example, or predictions where they are few enough to be measured `LEAST_RESAMPLES` times.
     """
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Sequence[Metric], resampled: bool = False) -> None:
+        self._metrics, self._resampled = metrics, resampled
         # The score is often one of the further metrics; each object is updated once per batch.
         self._streamed = list({id(metric): metric for metric in metrics if isinstance(metric, StreamedMetric)}.values())
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._calls = not all(isinstance(metric, StreamedMetric) for metric in metrics)
+        self._counts: list[Tensor] = []
+        self._lists: list[Tensor] = []
+        self._kept: list[Pair] = []
+        self._elements = 0
         for metric in self._streamed:
             metric.reset()
 
@@ -117,8 +160,22 @@ class MetricTotals:
         """Add a batch of activated predictions and targets."""
         for metric in self._streamed:
             metric.update(prediction, target)
-        if not all(isinstance(metric, StreamedMetric) for metric in self._metrics):
+        self._elements += prediction.numel()
+        samples = self._resampled and not self._summarise(prediction, target) and self._resamples >= LEAST_RESAMPLES
+        if self._calls or samples:
             self._kept.append((prediction, target))
+        elif self._kept:
+            self._kept.clear()
+
+    def _summarise(self, prediction: Tensor, target: Tensor) -> bool:
+        """Keep the counts of each example or the score of each list, if the first metric has them."""
+        metric = self._metrics[0]
+        if isinstance(metric, CountingMetric):
+            self._counts += [metric.count(*one).cpu() for one in _split_examples((prediction, target))]
+            return True
+        lists = metric.measure_lists(prediction, target) if isinstance(metric, ListMetric) else None
+        self._lists += [] if lists is None else [lists]
+        return lists is not None
 
     def values(self) -> list[float]:
         """Return the value of each metric, in order; NaN if undefined."""
@@ -130,20 +187,70 @@ class MetricTotals:
             metric.reset()
         return found
 
+    def replicates(self) -> Replicates | None:
+        """Return the first metric on each resample; None where they were not asked for, or the split is too large for it."""
+        metric = self._metrics[0]
+        if self._counts:
+            counts = torch.stack(self._counts)
+            return measure_resamples(len(counts), lambda indices: metric.evaluate(counts[indices].sum(dim=0)))
+        if self._lists:
+            return _resample_scores(torch.cat(self._lists))
+        if not self._resampled or not self._kept or self._resamples < LEAST_RESAMPLES:
+            return None
+        if self._has_one_size():
+            prediction, target = self._join()
+
+            def measure(indices: Tensor) -> Any:
+                chosen = prediction[indices.to(prediction.device)], target[indices.to(prediction.device)]
+                return _stream(metric, [chosen]) if isinstance(metric, StreamedMetric) else metric(*chosen)
+
+            return measure_resamples(len(prediction), measure, self._resamples)
+        examples = [one for batch in self._kept for one in _split_examples(batch)]
+        if isinstance(metric, StreamedMetric):
+            return measure_resamples(
+                len(examples), lambda rows: _stream(metric, [examples[row] for row in rows]), self._resamples
+            )
+        scores = torch.tensor([to_float(metric(*one)) for one in examples], dtype=torch.float64)
+        return _resample_scores(scores)
+
+    @property
+    def _resamples(self) -> int:
+        return min(RESAMPLES, ELEMENTS // max(1, self._elements))
+
+    def _has_one_size(self) -> bool:
+        return len({(prediction.shape[1:], target.shape[1:]) for prediction, target in self._kept}) == 1
+
+    def _join(self) -> Pair:
+        prediction, target = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        return prediction, target
+
     def _measure(self, metric: Metric) -> float:
-        if len({(prediction.shape[1:], target.shape[1:]) for prediction, target in self._kept}) == 1:
-            return to_float(metric(*(torch.cat(parts) for parts in zip(*self._kept, strict=True))))
-        examples = [one for batch in self._kept for one in zip(*(part.split(1) for part in batch), strict=True)]
+        if self._has_one_size():
+            return to_float(metric(*self._join()))
+        examples = [one for batch in self._kept for one in _split_examples(batch)]
         values = [value for one in examples if not math.isnan(value := to_float(metric(*one)))]
         return sum(values) / len(values) if values else math.nan
 
 
-def to_float(value: Any) -> float:
-    """Convert the value of a metric to a float; infinities become NaN, which means undefined.
+def _resample_scores(scores: Tensor) -> Replicates | None:
+    return measure_resamples(len(scores), lambda indices: scores[indices].nanmean()) if len(scores) else None
 
-    Raises:
-        RequestError: The value is not a single number.
-    """
+
+def _stream(metric: StreamedMetric, batches: Sequence[Pair]) -> Any:
+    metric.reset()
+    for batch in batches:
+        metric.update(*batch)
+    value = metric.compute()
+    metric.reset()
+    return value
+
+
+def _split_examples(batch: Pair) -> Iterator[Pair]:
+    return zip(*(part.split(1) for part in batch), strict=True)
+
+
+def to_float(value: Any) -> float:
+    """Convert the value of a metric to a float; infinities become NaN, which means undefined."""
     try:
         # float() drops the imaginary part of NumPy's numbers.
         number = complex(value)

@@ -15,11 +15,7 @@ SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
 
 
 def find_share(split: str, count: int) -> slice:
-    """Return the part of `count` items of the source that belongs to a split.
-
-    Raises:
-        RequestError: There is no such split.
-    """
+    """Return the part of `count` items of the source that belongs to a split."""
     if split not in SHARES:
         raise unknown("split", split, SHARES)
     ends = np.cumsum([0.0, *SHARES.values()])

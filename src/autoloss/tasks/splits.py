@@ -24,11 +24,7 @@ FOLDS, FOLDS_OF_FEW, FEW_EXAMPLES = 5, 10, 200
 
 
 class Columns(Dataset[Any]):
-    """Tensors with one row per example; several examples are read at once, as a batch.
-
-    Args:
-        columns: A tuple of tensors, or a dictionary; the parts of a tuple may be dictionaries.
-    """
+    """Tensors with one row per example, in a tuple or a dictionary (or both); several examples are read at once, as a batch."""
 
     def __init__(self, columns: Any) -> None:
         self.columns = columns
@@ -41,20 +37,10 @@ class Columns(Dataset[Any]):
 
 
 class Split:
-    """Examples with their targets, accessible by index.
+    """Examples with their targets, accessible by index: the `indices` of a `dataset` that belong to the split.
 
-    Args:
-        data: In one of the forms that `SupervisedTask` accepts; of a `DataLoader`, the batches, the `collate_fn` and the number
-            of workers are used too.
-        name: Name of the split in messages.
-        reading: Options for reading the data.
-
-    Attributes:
-        dataset: The examples by index.
-        indices: Indices of the examples that belong to the split.
-
-    Raises:
-        RequestError: The data has another form, is empty, or has different numbers of inputs and targets.
+    The data has one of the forms that `SupervisedTask` accepts; of a `DataLoader`, the batches, the `collate_fn` and the
+    number of workers are used too. The name is for messages.
     """
 
     def __init__(self, data: Any, name: str, reading: Data = Data()) -> None:  # noqa: B008 - frozen
@@ -76,11 +62,7 @@ class Split:
         return len(self.indices)
 
     def choose_numbers(self, recipe: Recipe, length: float = 1.0) -> Recipe:
-        """Return the recipe with the batch size of the `DataLoader`, if there is one, and all numbers that it leaves out.
-
-        Args:
-            length: Factor on epochs that are chosen.
-        """
+        """Return the recipe with the batch size of the `DataLoader` and all numbers that it leaves out; epochs times `length`."""
         batches = None if self._loader is None else len(self._loader)
         return self.adopt_batches(recipe).choose(len(self), batches=batches, length=length)
 
@@ -107,9 +89,7 @@ class Split:
     def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
 
-        Args:
-            seed: Seed of random draws for a batch, such as its augmentation, together with the batch's number.
-            first: Number of the first batch, in a resumed training.
+        Seed and first number of the batches as for `load_batches`.
         """
         # Reading rows of tensors draws no random numbers, so no generator is seeded.
         raw = (
@@ -133,11 +113,7 @@ class Split:
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
 
     def check_repeats(self) -> None:
-        """Check on a few examples that the random draws of a data set follow from the seed.
-
-        Raises:
-            RequestError: The examples differ when they are loaded again.
-        """
+        """Check on a few examples that the random draws of a data set follow from the seed."""
         if isinstance(self.dataset, Columns):
             return
         first, again = (
@@ -154,11 +130,7 @@ class Split:
     def make_folds(self, count: int | None) -> list[dict[str, Split]]:
         """Split the examples into parts; each fold has one part as `valid` and the others as `train`.
 
-        Args:
-            count: Number of parts. If None, it is chosen, and a class with fewer examples is missing from some parts.
-
-        Raises:
-            RequestError: There are fewer examples than parts, or too few of a class.
+        If the number of parts is None, it is chosen, and a class with fewer examples is missing from some parts.
         """
         from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -209,11 +181,7 @@ class Split:
 def read_splits(
     proxy_data: Mapping[str, Any], full_data: Mapping[str, Any], data: Data
 ) -> Mapping[str, list[dict[str, Split]]]:
-    """Return the splits of each schedule, fold by fold.
-
-    Args:
-        full_data: The splits of the schedule `full` that differ from the proxy's; None for one that it cannot evaluate.
-    """
+    """Return the splits of each schedule, fold by fold; `full_data` are those that differ, None for what it cannot evaluate."""
     proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
     others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
     folded = "valid" not in proxy if data.folds is None else data.folds > 1
@@ -298,11 +266,7 @@ def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> A
 
 
 def _count_rows(columns: Any, name: str) -> int:
-    """Return the common number of rows of all columns.
-
-    Raises:
-        RequestError: Columns differ in their number of rows.
-    """
+    """Return the common number of rows of all columns."""
     labels = ("inputs", "targets", *["further values"] * len(columns))
     parts = columns.items() if isinstance(columns, Mapping) else zip(labels, columns, strict=False)
     sizes = [(_count_rows(part, name) if isinstance(part, Mapping) else len(part), label) for label, part in parts]
@@ -344,11 +308,7 @@ def _list_examples(loader: DataLoader[Any]) -> Tensor:
 
 
 def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
-    """Return a seeded copy of the batch sampler of a loader, independent of its earlier draws.
-
-    Raises:
-        RequestError: The loader has no batch sampler.
-    """
+    """Return a seeded copy of the batch sampler of a loader, independent of its earlier draws."""
     if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         raise RequestError(
             "A DataLoader needs a data set whose examples have indices, and a batch size: a resumed training draws the same "

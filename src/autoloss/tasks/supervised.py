@@ -19,24 +19,30 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
 from autoloss.space.options import Activation
+from autoloss.tasks.checks import (
+    build_network,
+    check_finite,
+    convert_target,
+    crop_samples,
+    describe_unusable_samples,
+    find_doubts,
+    find_obstacle,
+    probe,
+)
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
-from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts, find_obstacle
-from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed, name_metric
-from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
-from autoloss.tasks.replicates import Replicator
+from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_typed, name_metric
 from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
 from autoloss.training import distribution
-from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, require, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
-from autoloss.training.trainer import Figures, Trainer, select_examples
+from autoloss.training.trainer import Figures, FitElsewhere, Trainer, fit_elsewhere, select_examples
 from autoloss.training.training import THRESHOLD, Diverged, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
@@ -355,17 +361,13 @@ class SupervisedTask(TrainerTask):
         self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric], resampled: bool = False
     ) -> Figures | str:
         """Return the score, on resamples too where that is asked for, and further metrics of raw predictions and targets."""
-        totals = MetricTotals([self._metric, *also.values()])
-        replicator = Replicator(self._metric) if resampled else None
+        measured = SplitMetrics([self._metric, *also.values()], resampled)
         for prediction, target in batches:
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            activated = self._activate(prediction, target)
-            totals.add(activated, target)
-            if replicator is not None:
-                replicator.add(activated, target)
-        score, *further = totals.values()
-        return Figures(score, dict(zip(also, further, strict=True)), replicator and replicator.measure())
+            measured.add(self._activate(prediction, target), target)
+        score, *further = measured.values()
+        return Figures(score, dict(zip(also, further, strict=True)), measured.replicates())
 
     def _measure_score(self, batches: Batches) -> float:
         figures = self._measure_figures(batches, {})

@@ -117,7 +117,7 @@ class Task(ABC):
         Args:
             criterion: One loss per branch; `autoloss.bind` makes it from trees or hand-written losses.
             training: Seed, split, schedule and everything else that decides the outcome. Where it is `resampled`, a task
-                that can also measures `Scored.replicates` (`autoloss.tasks.replicates` helps); without them, verdicts count
+                that can also measures `Scored.replicates` (`autoloss.tasks.metric` helps); without them, verdicts count
                 training seeds only.
             execution: Device, precision and checkpoints; the task's `execution` if None.
             observe: Called with (step, training loss) after each step.

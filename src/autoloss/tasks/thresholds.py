@@ -40,17 +40,10 @@ def move_threshold(prediction: Tensor, threshold: float, activation: Activation)
 def tune_threshold(
     valid: Batches, evaluated: Batches, activation: Activation, measure: Callable[[Batches], float]
 ) -> tuple[float, Batches]:
-    """Choose the threshold with the highest metric on the valid split, and apply it.
+    """Choose the threshold with the highest metric on the valid split, and apply it: that threshold, and moved predictions.
 
-    Where the valid split itself is evaluated, each half of its examples is decided at the threshold that is best on the other half,
-    so that the choice does not flatter the score.
-
-    Args:
-        evaluated: The predictions to be decided; the same object as `valid` where that split is evaluated.
-        measure: Raw predictions and targets → metric, higher is better, NaN if undefined.
-
-    Returns:
-        The threshold of the whole valid split, and the moved predictions.
+    Where the valid split itself is evaluated (`evaluated` is the same object), each half of its examples is decided at the
+    threshold that is best on the other half, so that the choice does not flatter the score.
     """
 
     def move(batches: Batches, threshold: float) -> Batches:

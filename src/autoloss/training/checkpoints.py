@@ -39,13 +39,10 @@ _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Place and times at which a training saves its checkpoints, and the place of its trained network.
+    """Place, a folder for one training only, and steps at which it saves its checkpoints and its trained network.
 
-    Args:
-        directory: A folder for this training only.
-        is_due: Step → True if a checkpoint is due; the last step always writes one.
-        metadata: Facts about the training, such as the text of its loss. A training resumes only from a checkpoint with
-            equal metadata.
+    The last step always writes one. A training resumes only from a checkpoint with equal metadata, such as the text of its
+    loss.
     """
 
     directory: Path
@@ -83,11 +80,7 @@ class TrainingState:
             _write(checkpoints.directory, self.step, state)
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Load the newest intact checkpoint; do nothing if there is no checkpoint.
-
-        Raises:
-            RequestError: The checkpoint belongs to another training, or all checkpoints are damaged.
-        """
+        """Load the newest intact checkpoint, if there is one; a RequestError if it is another training's, or all are damaged."""
         path = distribution.run_on_first(lambda: _find_newest(checkpoints.directory))
         if path is None:
             return

@@ -50,8 +50,7 @@ def started_by_torchrun() -> bool:
 def process_group(device: str) -> Iterator[None]:
     """Join the process group of torchrun for the duration of the context; without torchrun, do nothing.
 
-    Raises:
-        RequestError: The device is one numbered GPU, on which all processes would train.
+    A numbered GPU, on which all processes would train, is refused.
     """
     if not started_by_torchrun() or size() > 1:
         yield
@@ -78,14 +77,7 @@ def process_group(device: str) -> Iterator[None]:
 
 
 def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
-    """Return the share of this process in each batch.
-
-    Args:
-        order: Indices of the examples of each batch.
-
-    Raises:
-        RequestError: A batch cannot be divided evenly, so that its mean would not be the mean of the shares.
-    """
+    """Return the share of this process in the indices of each batch; a batch that cannot be divided evenly is refused."""
     count = size()
     for indices in order:
         if len(indices) % count:

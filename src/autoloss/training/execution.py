@@ -1,11 +1,12 @@
-"""Execution of a training on a machine: device, precision, memory format and checkpoints.
+"""Execution of a training on a machine: device, threads, precision, memory format and checkpoints.
 
 A `Recipe` decides the result of a training and belongs to its record; an `Execution` may differ between machines.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -16,6 +17,18 @@ from autoloss.errors import RequestError, unknown
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints
 from autoloss.training.structures import map_tensors
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread inside the context: sums on several threads round differently, and scores must not depend on that."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
 
 Network = TypeVar("Network", bound=nn.Module)
 Precision = Literal["float32", "bfloat16", "float16"]

@@ -16,14 +16,7 @@ from autoloss.training.structures import describe
 
 
 def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    """Make the optimizer of a recipe.
-
-    Args:
-        groups: Parameter groups, each with a `factor` on the learning rate.
-
-    Raises:
-        RequestError: The recipe's function cannot be called, or does not return an optimizer.
-    """
+    """Make the optimizer of a recipe for parameter groups, each with a `factor` on the learning rate."""
     # Optimizers add their settings to the groups in place.
     copies = [dict(group) for group in groups]
     rate, decay = recipe.base_rate, recipe.weight_decay
@@ -82,16 +75,10 @@ def _follows_gradient(recipe: Recipe) -> bool:
 
 
 class Rates:
-    """Sets the learning rate of every step.
+    """Sets the learning rate of every step of a training.
 
-    A scheduler of torch advances on a separate optimizer without weights, whose settings are copied. The rate of a step is then
-    a function of the step alone, also in a resumed training.
-
-    Args:
-        steps: Number of steps of the training.
-
-    Raises:
-        RequestError: The recipe's function cannot be called, or does not return a scheduler that depends on the step alone.
+    A scheduler of torch advances on a separate optimizer without weights, whose settings are copied. The rate of a step is
+    then a function of the step alone, also in a resumed training.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int) -> None:

@@ -185,11 +185,7 @@ class ScaledSchedule:
 
 
 def require(number: Number | None) -> Number:
-    """Return a number of a recipe.
-
-    Raises:
-        TypeError: It was neither given nor chosen.
-    """
+    """Return a number of a recipe, which was given or chosen."""
     if number is None:
         raise TypeError("The recipe leaves this number out; Recipe.choose(number of training examples) chooses it.")
     return number

@@ -1,7 +1,8 @@
-"""One training of a built-in or supervised task, from its seed to its score, for any kind of network."""
+"""One training, from its seed to its score, for any kind of network, and by any library's trainer."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,69 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from autoloss.errors import RequestError
 from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.execution import Execution
-from autoloss.training.loop import Curve, Pace, fit, seed_generators, shuffle_batches
+from autoloss.training.loop import Curve, Pace, fit, seed_generators, shuffle_batches, thin_curve
 from autoloss.training.recipe import Recipe, shorten_steps
 from autoloss.training.training import Diverged, Observe, Replicates, Scored, Training
+
+FitElsewhere = Callable[[nn.Module, nn.Module, Training], object]
+"""Called with a new network, the loss (prediction, target) → scalar, and the training; trains the network in place."""
+
+
+class _NotFiniteError(Exception):
+    """Ends the trainer of another library at a loss that is not finite."""
+
+
+class _WatchedLoss(nn.Module):
+    """A loss that records its value at each call with gradients, and raises at the first one that is not finite."""
+
+    def __init__(self, compute: Callable[[Tensor, Tensor], Tensor], observe: Observe | None) -> None:
+        super().__init__()
+        self._compute = compute
+        self._observe = observe
+        self.curve: list[tuple[int, float]] = []
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        value = self._compute(prediction, target)
+        if torch.is_grad_enabled():
+            self.curve.append((len(self.curve) + 1, value.item()))
+            if not math.isfinite(self.curve[-1][1]):
+                raise _NotFiniteError
+            if self._observe is not None:
+                self._observe(*self.curve[-1])
+        return value
+
+
+def fit_elsewhere(
+    fit: FitElsewhere,
+    compute: Callable[[Tensor, Tensor], Tensor],
+    network: nn.Module,
+    training: Training,
+    observe: Observe | None,
+) -> Curve | Diverged:
+    """Train a network with the trainer of another library; stop at the first loss that is not finite.
+
+    `compute` maps raw prediction and target to the loss, `observe` gets (call, loss). Return the training loss by call,
+    thinned, or where and why the training diverged.
+    """
+    loss = _WatchedLoss(compute, observe)
+    try:
+        # Seeds of 64 bits are too large for NumPy, which other libraries seed.
+        fit(network.train(), loss, dataclasses.replace(training, seed=training.seed % 2**32))
+    except _NotFiniteError:
+        return Diverged(len(loss.curve), "the loss is not finite")
+    if not loss.curve:
+        raise RequestError(
+            "The trainer never called the loss that it was given. Let it compute loss(prediction, target) in each step, with raw "
+            "predictions, and train the network that it was given in place."
+        )
+    if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
+        return Diverged(len(loss.curve), "a weight is not finite")
+    return thin_curve(loss.curve)
+
 
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
@@ -36,18 +94,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer(Generic[Network, Batch]):
-    """Trains a network with a recipe and evaluates it.
+    """Trains the network that `build` makes, with a recipe, and evaluates it.
 
-    Args:
-        build: Makes the network.
-        examples: Number of training examples.
-        batches: (indices of the remaining batches, number of the first of them) → these batches.
-        make_loss: Network → function from a batch to its loss, in float32 at any precision of the network; None for a batch
-            that is to be skipped.
-        evaluate: (trained network, share of the schedule) → its figures, or the reason why they are not finite.
-        groups: Network → its parameter groups, each with a `factor` on the learning rate.
-        fit_elsewhere: Trains a network with the trainer of another library instead of `fit`.
-        draw_order: (recipe, generator) → indices of the examples of each batch of a whole training; shuffled if None.
+    `batches` maps the indices of the remaining batches and the number of the first of them to these; `make_loss` a network
+    to a function from a batch to its loss, in float32 at any precision, None for a batch that is to be skipped; `evaluate`
+    the trained network and the share of the schedule to its figures, or the reason why they are not finite; `draw_order` a
+    recipe and a generator to the indices of each batch of a whole training, shuffled if None. `fit_elsewhere` trains with
+    the trainer of another library.
     """
 
     build: Callable[[], Network]
@@ -62,13 +115,7 @@ class Trainer(Generic[Network, Batch]):
     fit_elsewhere: Callable[[Network, Training, Observe | None], Curve | Diverged] | None = None
 
     def train(self, training: Training, observe: Observe | None = None, pace: Pace | None = None) -> Scored | Diverged:
-        """Train a network and evaluate it.
-
-        Args:
-            training: Its seed decides everything random; its schedule is written to checkpoints.
-            observe: Called with (step, training loss) after each step.
-            pace: Norms of the gradients that are replayed.
-        """
+        """Train a network by a training's seed, which decides everything random, and evaluate it; `pace` holds norms to replay."""
         with seed_generators(training.seed) as generator:
             network, curve, skipped = self._fit(generator, training, observe, pace)
             if isinstance(curve, Diverged):
@@ -149,14 +196,11 @@ def _make_metadata(training: Training, examples: int) -> dict[str, Any]:
 
 
 def select_examples(count: int, fidelity: float, least: int) -> Tensor:
-    """Return the indices of the examples on which a training at a share of the schedule is evaluated.
+    """Return the indices of the examples, of `count`, on which a training at a share of the schedule is evaluated; at least some.
 
-    Their number falls with the square root of the share: the error of the measurement stays small compared with the variance of
-    training, and its time below that of the training. The choice is fixed, so that losses are compared on the same examples.
-
-    Args:
-        count: Number of examples of the split.
-        least: Minimum number of examples to evaluate, at most `count`.
+    Their number falls with the square root of the share: the error of the measurement stays small compared with the
+    variance of training, and its time below that of the training. The choice is fixed, so that losses are compared on the
+    same examples.
     """
     kept = min(count, max(least, math.ceil(count * math.sqrt(fidelity))))
     if kept == count:

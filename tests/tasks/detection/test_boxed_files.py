@@ -13,11 +13,11 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
 from autoloss.tasks.catalogue import inspect
-from autoloss.tasks.detection.data.examples import select_trainable
+from autoloss.tasks.detection.samples import select_trainable
 from autoloss.training.training import Scored, Training
 from tests.tasks.detection.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
-boxed_files = pytest.importorskip("autoloss.tasks.detection.files")
+boxed_files = pytest.importorskip("autoloss.tasks.detection.task")
 
 SMALL = {
     "backbone": "resnet18",

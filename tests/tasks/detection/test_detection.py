@@ -18,7 +18,8 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
-from autoloss.tasks.detection.data.digits import BoxSceneSettings, compose_box_scenes
+from autoloss.tasks.detection import digits
+from autoloss.tasks.detection.digits import compose_box_scenes
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, Checkpoints
 from autoloss.training.execution import Execution
@@ -26,7 +27,7 @@ from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 
 detection = pytest.importorskip("autoloss.tasks.detection.task")
-examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
+examples = pytest.importorskip("autoloss.tasks.detection.samples")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 head = pytest.importorskip("autoloss.tasks.detection.heads.head")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
@@ -164,9 +165,10 @@ def test_scenes_follow_from_split_and_seed():
     assert not torch.equal(first[0][0], compose_box_scenes("train", 1, 0)[0][0])
 
 
-def test_every_box_holds_the_ink_of_its_digit():
-    scenery = BoxSceneSettings(pieces=0, noise=0.0, overlap=0.0)
-    for image, target in compose_box_scenes("train", 5, 0, scenery):
+def test_every_box_holds_the_ink_of_its_digit(monkeypatch):
+    for name in ("PIECES", "NOISE", "OVERLAP"):
+        monkeypatch.setattr(digits, name, 0)
+    for image, target in compose_box_scenes("train", 5, 0):
         ink = image[0].numpy()
         left_over = ink.copy()
         for left, top, right, bottom in target["boxes"].int().tolist():
@@ -180,18 +182,13 @@ def test_every_box_holds_the_ink_of_its_digit():
         assert target["labels"].max() <= 10
 
 
-def test_squares_hardly_overlap():
-    for _, target in compose_box_scenes("train", 10, 0, BoxSceneSettings(overlap=0.0)):
+def test_squares_hardly_overlap(monkeypatch):
+    monkeypatch.setattr(digits, "OVERLAP", 0)
+    for _, target in compose_box_scenes("train", 10, 0):
         boxes = target["boxes"].numpy()
         inner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
         common = inner.clip(min=0).prod(axis=2)
         assert (common[~np.eye(len(boxes), dtype=bool)] == 0).all()
-
-
-@pytest.mark.parametrize("wrong", [{"size": 50}, {"digits": (0, 3)}, {"side": (40, 20)}, {"side": (8, 300)}])
-def test_scenery_that_cannot_be_drawn_is_refused(wrong):
-    with pytest.raises(RequestError):
-        BoxSceneSettings(**wrong)
 
 
 def test_the_other_metrics_of_detection_are_measured_beside_the_score():

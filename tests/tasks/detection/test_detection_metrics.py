@@ -181,7 +181,7 @@ def test_the_default_setting_is_cocos():
 
 
 def test_the_final_figures_are_ours_and_pycocotools():
-    evaluate_coco = pytest.importorskip("autoloss.tasks.detection.metrics.coco").evaluate_coco
+    evaluate_coco = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision").evaluate_coco
     scenes = [scene(seed) for seed in range(12)]
     found, truths = zip(*scenes, strict=True)
     classes = range(1, CLASSES + 1)

@@ -19,7 +19,7 @@ from autoloss.tasks.catalogue import inspect
 from autoloss.training.training import Scored, Training
 from tests.tasks.detection.test_box_formats import HEIGHT, WIDTH, content, picture, written
 
-boxed_files = pytest.importorskip("autoloss.tasks.detection.files")
+boxed_files = pytest.importorskip("autoloss.tasks.detection.task")
 coco_files = pytest.importorskip("autoloss.tasks.detection.data.coco")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 

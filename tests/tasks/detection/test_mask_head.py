@@ -16,7 +16,7 @@ from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 
 torchvision = pytest.importorskip("torchvision")
-examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
+examples = pytest.importorskip("autoloss.tasks.detection.samples")
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 mask_head = pytest.importorskip("autoloss.tasks.detection.heads.mask")

@@ -14,7 +14,7 @@ import pytest
 from autoloss.errors import RequestError
 
 precision = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision")
-coco = pytest.importorskip("autoloss.tasks.detection.metrics.coco")
+coco = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
 
 CLASSES = 3

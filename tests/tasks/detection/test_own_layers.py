@@ -13,16 +13,16 @@ from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.tasks import get
+from autoloss.training.execution import one_thread
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe
-from autoloss.training.threads import one_thread
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.tasks import conformance
 
 torchvision = pytest.importorskip("torchvision")
 detection = pytest.importorskip("autoloss.tasks.detection.task")
-examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
+examples = pytest.importorskip("autoloss.tasks.detection.samples")
 digits = pytest.importorskip("autoloss.tasks.detection.digits")
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from autoloss.tasks.pose.data.coco import write_people
-from autoloss.tasks.pose.data.figures import FigureSettings, compose_figures
-from autoloss.tasks.pose.data.people import PeopleImages
+from autoloss.tasks.pose.figures import compose_figures
+from autoloss.tasks.pose.people import PeopleImages
 
 SIDE = 96
 
 
 def draw_people(split: str, count: int, seed: int = 0) -> PeopleImages:
-    return compose_figures(split, count, seed, FigureSettings(size=SIDE, height=(40, 80)))
+    return compose_figures(split, count, seed, SIDE, (40, 80))
 
 
 def write_folder(directory: Path, train: int = 8, val: int = 4) -> Path:

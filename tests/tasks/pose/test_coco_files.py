@@ -12,7 +12,7 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.tasks.catalogue import inspect
 from autoloss.tasks.pose.data.coco import load_detections, load_keypoints, write_people
-from autoloss.tasks.pose.skeleton import JOINTS
+from autoloss.tasks.pose.people import JOINTS
 from tests.screens import screen
 from tests.tasks.pose.drawn import change, content, detection, draw_people, write_folder
 

@@ -18,8 +18,7 @@ from autoloss.tasks.pose.data.crops import (
     to_crop,
     to_image,
 )
-from autoloss.tasks.pose.data.people import People, PeopleImages
-from autoloss.tasks.pose.skeleton import JOINTS, MIRRORED, SIGMAS
+from autoloss.tasks.pose.people import JOINTS, MIRRORED, SIGMAS, People, PeopleImages
 from tests.tasks.pose.drawn import draw_people
 
 PLAIN = CropSettings(size=(64, 64), stride=4, sigma=1.0, mean=(0.0,) * 3, deviation=(1.0,) * 3)

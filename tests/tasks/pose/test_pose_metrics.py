@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 
 from autoloss.tasks.pose.data.coco import load_keypoints
-from autoloss.tasks.pose.data.people import People
 from autoloss.tasks.pose.heatmaps import draw_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, similarity, suppress
-from autoloss.tasks.pose.skeleton import JOINTS
+from autoloss.tasks.pose.people import JOINTS, People
 from tests.tasks.pose.drawn import draw_evaluation
 
 # As cocodataset.org states them.

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 from torch import Tensor
 
-from autoloss.tasks.ranking.metrics import RANKING_METRICS, split_queries
+from autoloss.tasks.ranking import RANKING_METRICS, split_queries
 
 RNG = np.random.default_rng(0)
 

@@ -12,9 +12,8 @@ import autoloss
 from autoloss.comparison.baselines import baselines
 from autoloss.errors import RequestError
 from autoloss.space.pairs import PairBranch
-from autoloss.tasks.ranking.metrics import RANKING_METRICS
-from autoloss.tasks.ranking.task import BUNDLED
-from autoloss.tasks.replicates import RESAMPLES, Replicator, draw_resamples
+from autoloss.tasks.metric import RESAMPLES, SplitMetrics, draw_resamples
+from autoloss.tasks.ranking import BUNDLED, RANKING_METRICS
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.tasks import conformance
@@ -110,10 +109,10 @@ def test_a_resample_draws_queries_not_rows():
     scores, relevance = torch.tensor([0.1, 0.4, 0.3, 0.2, 0.6, 0.5, 0.7]), torch.tensor([0, 1, 0, 0, 1, 1, 1])
     target = torch.stack([relevance.double(), torch.tensor([5.0, 5, 5, 9, 9, 2, 2])], dim=1)
     metric = RANKING_METRICS["mrr"]
-    replicator = Replicator(metric)
+    replicator = SplitMetrics([metric], resampled=True)
     replicator.add(scores[:3], target[:3])
     replicator.add(scores[3:], target[3:])
-    found = replicator.measure()
+    found = replicator.replicates()
     # Nothing can be compared in the third query.
     values = torch.tensor([metric(scores[rows], target[rows]) for rows in (slice(0, 3), slice(3, 5))])
     assert found.examples == 2
@@ -122,9 +121,9 @@ def test_a_resample_draws_queries_not_rows():
 
 def test_rows_without_queries_are_resampled_as_rows():
     scores, relevance = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
-    replicator = Replicator(RANKING_METRICS["auc"])
+    replicator = SplitMetrics([RANKING_METRICS["auc"]], resampled=True)
     replicator.add(scores, relevance[:, None].double())
-    assert replicator.measure().examples == 20
+    assert replicator.replicates().examples == 20
 
 
 def test_every_comparison_is_made_with_the_losses_over_pairs_in_common_use(task):

@@ -32,4 +32,4 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     small = open_copy(ImageFiles("drawn", pairs, ("paper", "ink", "smudge"), read), 16, cache)
-    print(small.folder, small.images.sum(), small.masks.sum(), flush=True)
+    print(small.file, small.rows.sum(), flush=True)

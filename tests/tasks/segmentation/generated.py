@@ -18,8 +18,8 @@ from sklearn.datasets import load_sample_images
 from torch.nn import functional as F
 
 from autoloss.tasks.segmentation.data.cityscapes import CLASSES as CITYSCAPES
-from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SceneSettings, compose_scenes
 from autoloss.tasks.segmentation.data.image_files import IGNORED
+from autoloss.tasks.segmentation.digits import CELL, CLASSES, compose_scenes
 
 VALID_SHARE = 0.25
 """Of the images of VOC and Cityscapes, what val gets; its digits are other people's."""
@@ -34,7 +34,7 @@ def pictures(split: str, count: int, side: int, seed: int = 0, *, varied: bool =
         varied: Whether sizes differ, as real ones do: every other image is flatter, every third narrower, by a quarter.
     """
     rng = np.random.default_rng([seed, side, count])
-    grey, classes = compose_scenes(split, count, seed, SceneSettings(size=-(-side // CELL) * CELL))
+    grey, classes = compose_scenes(split, count, seed, -(-side // CELL) * CELL)
     ink = grey.clamp(0, 1).permute(0, 2, 3, 1).numpy()[:, :side, :side]
     # Ink has a colour of its own in each scene, brighter than the darkened photograph behind it.
     colours = rng.uniform(170, 255, size=(count, 1, 1, 3)).astype(np.float32)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +24,7 @@ from autoloss.tasks.segmentation.data.augmentation import (
     normalise,
 )
 from autoloss.tasks.segmentation.data.image_files import IGNORED
-from autoloss.tasks.segmentation.data.resized_copy import open_copy
-from autoloss.tasks.segmentation.data.resizing import resize
+from autoloss.tasks.segmentation.data.resized_copy import open_copy, resize
 from autoloss.tasks.splits import Split
 from autoloss.training.loop import seed_generators
 from tests.tasks.segmentation.drawn import blocks, painted, pictures
@@ -191,10 +188,3 @@ def test_normalised_images_have_imagenets_mean_at_zero():
 def test_a_side_below_one_is_refused(tmp_path: Path, data):
     with pytest.raises(RequestError, match="0 pixels"):
         data(pictures(tmp_path, blocks(1)), 0)
-
-
-def test_without_torchvision_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.delitem(sys.modules, AugmentedDataset.__module__)
-    with pytest.raises(RequestError, match=r"pip install autoloss\[vision\]"):
-        importlib.import_module(AugmentedDataset.__module__)

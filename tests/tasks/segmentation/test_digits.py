@@ -7,13 +7,12 @@ import itertools
 import pytest
 import torch
 
-from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks import get
 from autoloss.tasks.scenes import SHARES
-from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SceneSettings, compose_scenes, load_split
+from autoloss.tasks.segmentation import digits
+from autoloss.tasks.segmentation.digits import CELL, CLASSES, SmallSegmenter, compose_scenes, load_split
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
-from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.training.training import Scored, Training
 
 
@@ -40,7 +39,7 @@ def test_scenes_follow_from_the_seed():
 
 @pytest.mark.parametrize("size", [16, 32, 64])
 def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
-    images, classes = compose_scenes("test", 6400 // size, 0, SceneSettings(size=size))
+    images, classes = compose_scenes("test", 6400 // size, 0, size)
     assert images.shape == (6400 // size, 1, size, size)
     assert images.dtype == torch.float32
     assert classes.shape == (6400 // size, size, size)
@@ -48,30 +47,25 @@ def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
 
 
 def test_a_tail_makes_each_digit_rarer_than_the_one_before():
-    _, flat = compose_scenes("train", 600, 0, SceneSettings(tail=0.0))
-    _, long = compose_scenes("train", 600, 0, SceneSettings(tail=1.0))
+    _, flat = compose_scenes("train", 600, 0, tail=0.0)
+    _, long = compose_scenes("train", 600, 0, tail=1.0)
     shares = [(classes == 1).sum() / (classes == 10).sum() for classes in (flat, long)]
     assert 0.5 < shares[0] < 3
     assert shares[1] > 5
 
 
-def test_ink_is_a_digit_clutter_is_background():
-    quiet = {"noise": 0.0, "digits": 0.0}
-    images, classes = compose_scenes("train", 50, 0, SceneSettings(clutter=1.0, **quiet))
+def test_ink_is_a_digit_clutter_is_background(monkeypatch):
+    monkeypatch.setattr(digits, "NOISE", 0.0)
+    monkeypatch.setattr(digits, "DIGITS", 0.0)
+    monkeypatch.setattr(digits, "CLUTTER", 1.0)
+    images, classes = compose_scenes("train", 50, 0)
     assert images.max() > 0.5
     assert classes.max() == 0
-    images, classes = compose_scenes("train", 50, 0, SceneSettings(digits=1.0, clutter=0.0, noise=0.0))
+    monkeypatch.setattr(digits, "DIGITS", 1.0)
+    images, classes = compose_scenes("train", 50, 0)
     assert bool((images[:, 0][classes > 0] > 0.2).all())
     for cell in classes.unfold(1, CELL, CELL).unfold(2, CELL, CELL).reshape(-1, CELL * CELL):
         assert len(set(cell.tolist()) - {0}) == 1
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"size": 20}, {"smallest": 3}, {"largest": 20}, {"digits": 0.9, "clutter": 0.2}], ids=str
-)
-def test_scenery_that_does_not_fit_is_refused(wrong: dict[str, float]):
-    with pytest.raises(RequestError):
-        SceneSettings(**wrong)
 
 
 def test_the_network_keeps_the_images_size():

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import FaultyFile
+from autoloss.tasks.files import FaultyFile
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out, rank_by_hash, read_indices
 from tests.tasks.segmentation.drawn import CLASSES, blocks, painted, pictures
 

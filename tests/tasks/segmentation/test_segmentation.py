@@ -14,9 +14,8 @@ from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.run.check import check
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, VocOptions, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
-from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
+from autoloss.tasks.segmentation.task import FULL, PROXY, TRAIN_AUG, VocOptions, split_voc, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
 from autoloss.training.training import Scored, Training
@@ -152,8 +151,8 @@ def test_sbd_is_used_where_it_is_there(tmp_path: Path):
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
     assert len(split_voc(VocOptions(data=str(tmp_path))).valid) == round(15 * 1500 / TRAIN_AUG) == 2
-    monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.TRAIN_AUG", 1)
-    monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.HELD_OUT", 7)
+    monkeypatch.setattr("autoloss.tasks.segmentation.task.TRAIN_AUG", 1)
+    monkeypatch.setattr("autoloss.tasks.segmentation.task.HELD_OUT", 7)
     assert len(split_voc(VocOptions(data=str(tmp_path))).valid) == 7
 
 

@@ -11,9 +11,8 @@ from torch import nn
 from torchvision.models import resnet18
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.networks.deeplab import RATES, deeplab
-from autoloss.tasks.segmentation.networks.pspnet import pspnet
-from autoloss.tasks.segmentation.networks.segmenter import Segmenter, build_backbone, group_parameters
+from autoloss.tasks.segmentation.networks import DEEPLAB_RATES, Segmenter, build_backbone, deeplab, pspnet
+from autoloss.tasks.segmentation.task import group_parameters
 from autoloss.training.loop import fit, seed_generators
 from autoloss.training.recipe import Recipe
 
@@ -60,7 +59,7 @@ def test_the_auxiliary_head_predicts_in_training_alone(build: Callable[..., Segm
 
 
 def test_the_pyramid_is_as_wide_as_the_output_stride_asks_for():
-    for stride, rates in RATES.items():
+    for stride, rates in DEEPLAB_RATES.items():
         pyramid = deeplab(2, "resnet18", output_stride=stride).decoder.aspp[0]
         dilations = [m.dilation[0] for m in pyramid.modules() if isinstance(m, nn.Conv2d) and m.dilation[0] > 1]
         assert tuple(dilations) == rates
@@ -148,7 +147,7 @@ def test_imagenet_weights_that_cannot_be_had_ask_for_a_path(monkeypatch: pytest.
     def offline(*arguments: object, **options: object) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr("autoloss.tasks.segmentation.networks.segmenter.get_encoder", offline)
+    monkeypatch.setattr("autoloss.tasks.segmentation.networks.get_encoder", offline)
     with pytest.raises(RequestError, match=r"ImageNet weights of resnet50.*no route to host.*weights=none"):
         build_backbone("resnet50", 16, "imagenet")
 

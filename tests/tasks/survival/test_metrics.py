@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoloss.tasks.survival.metrics import SURVIVAL_METRICS, Censoring, measure_auc_at
+from autoloss.tasks.survival import SURVIVAL_METRICS, Censoring, measure_auc_at
 
 lifelines = pytest.importorskip("lifelines.utils")
 sksurv = pytest.importorskip("sksurv.metrics")

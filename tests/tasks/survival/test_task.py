@@ -11,7 +11,7 @@ import torch
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.space.pairs import PairBranch
-from autoloss.tasks.survival.task import BUNDLED
+from autoloss.tasks.survival import BUNDLED
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.screens import run

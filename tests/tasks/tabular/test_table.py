@@ -8,8 +8,8 @@ import pytest
 
 from autoloss import tasks
 from autoloss.errors import RequestError
-from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
-from autoloss.tasks.tabular.data.table import Faults, _read_header, read_csv
+from autoloss.tasks.tabular.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
+from autoloss.tasks.tabular.table import Faults, _read_header, read_csv
 
 ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
 

@@ -1,4 +1,4 @@
-"""Samples of an untrained detector: the arguments of each head's loss on one image (Section 3.2)."""
+"""Training examples of a detector, and samples of an untrained one: the arguments of each head's loss (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,71 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
-from autoloss.tasks.detection.data.examples import Example, select_trainable
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-from autoloss.tasks.image_task import DRAWS_PER_SAMPLE, can_gain
+from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain
+
+Example = tuple[Tensor, Mapping[str, Tensor]]
+"""An image (channels, H, W) in [0, 1]; `boxes` (G, 4), `labels` (G,), and where the data has them `crowd`, `area` and
+`difficult`, see `GroundTruth`; and the targets that heads declare as `ObjectTarget`."""
+
+
+class TrainingExamples(Dataset[Example]):
+    """The images of a data set with the objects that can be trained on, and the further targets that heads need of them.
+
+    An image is mirrored with the probability `flip`, drawn from torch's global generator.
+    """
+
+    def __init__(self, data: Sequence[Example], flip: float, further: Sequence[ObjectTarget] = ()) -> None:
+        self._data = data
+        self._flip = flip
+        self._further = further
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Example:
+        image, target = self._data[index]
+        kept = select_trainable(target, self._further)
+        flips = self._flip and float(torch.rand(())) < self._flip
+        return mirror(image, kept, self._further) if flips else (image, kept)
+
+
+def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarget] = ()) -> dict[str, Tensor]:
+    """Drop crowds, difficult objects, boxes without width or height, and objects that heads cannot be trained on."""
+    names = ["boxes", "labels", *(one.name for one in further)]
+    if missing := [name for name in names if name not in target]:
+        raise RequestError(
+            f"The targets of an image lack {', '.join(missing)}, which a head needs; found {', '.join(target)}. Add them to the "
+            "data, one row for each object."
+        )
+    boxes = target["boxes"]
+    left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
+    for mark in ("crowd", "difficult"):
+        if mark in target:
+            left_out |= target[mark].bool()
+    for one in further:
+        if one.usable is not None:
+            left_out |= ~one.usable(target[one.name])
+    return {name: target[name][~left_out] for name in names}
+
+
+def mirror(image: Tensor, target: Mapping[str, Tensor], further: Sequence[ObjectTarget] = ()) -> Example:
+    """Mirror an image and its objects horizontally."""
+    left, top, right, bottom = target["boxes"].unbind(dim=1)
+    width = image.shape[-1]
+    mirrored = {one.name: one.mirror(target[one.name], width) for one in further}
+    boxes = torch.stack([width - right, top, width - left, bottom], dim=1)
+    return image.flip(-1), {**target, **mirrored, "boxes": boxes}
+
+
+def move_target(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copy the target of an image to a device."""
+    return {name: part.to(device) for name, part in target.items()}
 
 
 def draw_samples(
@@ -24,14 +82,9 @@ def draw_samples(
     count: int,
     generator: torch.Generator,
 ) -> dict[str, list[Sample]]:
-    """Draw images until every branch has its samples; an image whose metric is already at its best on a branch is skipped there.
+    """Draw images until every branch has `count` samples from an untrained network in training mode.
 
-    Args:
-        network: Untrained, in training mode.
-        count: Samples for each branch.
-
-    Raises:
-        RequestError: Too few images can be used.
+    An image whose metric is already at its best on a branch is skipped there.
     """
     # A single image has no batch statistics.
     network.backbone.eval()

@@ -1,19 +1,28 @@
-"""Object detection and instance segmentation as a task (Sections 4.2 and 4.3): an R-CNN with one branch for each of its heads."""
+"""Object detection and instance segmentation (Sections 4.2 and 4.3); the tasks coco-det, voc-det and coco-ins.
+
+The defaults of the tasks on files are the paper's: those of the proxy in `ScheduleOptions` and `PROXY`, those of retraining in
+`FULL`. All of them are options of the tasks, those of retraining with the prefix `full_`.
+"""
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Unpack, final
+from typing import Any, Literal, Unpack, final
 
 import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.options import PositiveShare, declare
+from autoloss.space.boxes import AreaUnit
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.detection.data.examples import Example, TrainingExamples, move_target
-from autoloss.tasks.detection.heads import BASELINES, HEADS
+from autoloss.tasks.detection.data import coco as coco_files
+from autoloss.tasks.detection.data import voc as voc_files
+from autoloss.tasks.detection.data.boxed import BoxedImages
+from autoloss.tasks.detection.heads import BASELINES, HEADS, INSTANCE_HEADS
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
 from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.metrics.average_precision import (
@@ -23,16 +32,22 @@ from autoloss.tasks.detection.metrics.average_precision import (
     GroundTruth,
     Matches,
     PrecisionSettings,
+    Shape,
     average_defined,
     average_precisions,
+    evaluate_coco,
     match_images,
 )
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-from autoloss.tasks.detection.samples import draw_samples
-from autoloss.tasks.image_task import ImageTask, ImageTaskOptions
-from autoloss.tasks.replicates import measure_resamples
+from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
+from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
+from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples, move_target
+from autoloss.tasks.factory import TaskFactory
+from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
+from autoloss.tasks.metric import measure_resamples
+from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
 
@@ -68,9 +83,6 @@ class DetectionTask(ImageTask):
         final: Metrics of the test split that replace those of the same names.
         name: Shown in tables.
         options: Recipe, schedule `full`, device and loaders; see `ImageTaskOptions`.
-
-    Raises:
-        RequestError: An unknown metric, or a split without images.
     """
 
     least_images = 32
@@ -169,3 +181,136 @@ def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
     if "masks" in target:
         optional["masks"] = encode_masks(target["masks"].numpy())
     return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **optional)
+
+
+LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
+"""Levels of the pyramid → the function that builds the backbone, and the sides of the anchors in pixels."""
+PAPER_HELD_OUT = {"coco-det": (5000, 118287), "coco-ins": (5000, 118287), "voc-det": (1500, 16551)}
+"""Task → (images held out for validation, of how many); the same share of a smaller data set. For VOC the paper states none."""
+SHAPES: Mapping[str, Shape] = {"coco-det": "boxes", "coco-ins": "masks"}
+"""Task on COCO → what COCO's final metrics are computed of."""
+
+_log = logging.getLogger(__name__)
+
+
+@declare()
+class ScheduleOptions(NetworkOptions):
+    """Network and recipe of a schedule; the defaults are those of the paper's proxy."""
+
+    levels: Literal["P4-P6", "P2-P6"] = "P4-P6"
+    """Levels of the feature pyramid: P4-P6, as in the proxy of the paper, or P2-P6."""
+    channels: int = 128
+    """Channels of the pyramid and of the RPN's head; half of the usual."""
+    head_width: int = 512
+    """Width of the R-CNN head; half of the usual."""
+    short_side: int = 800
+    """Pixels of the short side to which images are resized, unless the long side then exceeds `long_side`."""
+    long_side: int = 1333
+    """Maximum number of pixels of the long side."""
+
+    def network(self, classes: int, heads: Sequence[Head] = HEADS) -> FasterRCNN:
+        """Make the network; the mask head is as wide as the pyramid, so half as wide in the proxy."""
+        backbone, anchors = LEVELS[self.levels]
+        shape = DetectorSettings(
+            short_side=self.short_side, long_side=self.long_side, anchor_sizes=anchors, head_width=self.head_width
+        )
+        return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape, heads)
+
+
+PROXY = ScheduleOptions(
+    recipe=Recipe(epochs=1, batch_size=32, learning_rate=0.04, weight_decay=1e-4, schedule="constant", warmup_steps=250)
+)
+"""The proxy of detection (Appendix A), which states no decay of the learning rate within its one epoch."""
+FULL = ScheduleOptions(
+    levels="P2-P6",
+    channels=256,
+    head_width=1024,
+    recipe=Recipe(
+        epochs=12,
+        batch_size=16,
+        learning_rate=0.02,
+        weight_decay=1e-4,
+        schedule="steps",
+        minimum_learning_rate=0.0,
+        warmup_steps=500,
+    ),
+)
+
+
+@declare()
+class DetectionOptions(AnnotatedOptions):
+    """Options that the proxy and retraining share."""
+
+    share: PositiveShare = 0.25
+    """Share of the other training images that the proxy trains on."""
+    unit: AreaUnit = "pixels"
+    """Unit of areas: square pixels, or the area of the target box."""
+
+
+def build_task(
+    name: str,
+    heads: Sequence[Head],
+    metrics: Mapping[str, PrecisionSettings],
+    metric: str,
+    options: DetectionOptions,
+    proxy: ScheduleOptions,
+    full: ScheduleOptions,
+) -> DetectionTask:
+    """Build the task of one data set."""
+    images, test = _read(name, options)
+    for note in (*images.notes, *test.notes):
+        _log.warning(note)
+    count = count_held_out(options.held_out, len(images), PAPER_HELD_OUT[name])
+    rest, valid = images.hold_out(count, options.seed)
+    classes = len(images.classes)
+    return DetectionTask(
+        functools.partial(proxy.network, classes, heads),
+        train=rest.with_objects().draw(options.share, options.seed),
+        valid=valid,
+        test=test,
+        classes=classes,
+        metric=metric,
+        recipe=proxy.recipe,
+        full=FullSchedule(
+            network=functools.partial(full.network, classes, heads),
+            recipe=full.recipe,
+            # It trains on what the search holds out.
+            data={"train": images.with_objects(), "valid": None},
+        ),
+        settings=BranchSettings(unit=options.unit),
+        heads=heads,
+        metrics=metrics,
+        flip=0.5,
+        final=functools.partial(evaluate_coco, shape=SHAPES[name]) if name in SHAPES else None,
+        name=name,
+        device=options.find_device(),
+        loaders=options.loaders,
+    )
+
+
+def _make_factory(name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings]) -> TaskFactory:
+    def inspect_splits(options: DetectionOptions) -> list[Inspection]:
+        return [inspect_images(images) for images in _read(name, options)]
+
+    return TaskFactory(
+        name=name,
+        options=DetectionOptions,
+        schedules={"proxy": PROXY, "full": FULL},
+        build=functools.partial(build_task, name, heads, metrics),
+        inspect_data=inspect_splits,
+    )
+
+
+coco_det = _make_factory("coco-det", HEADS, METRICS)
+voc_det = _make_factory("voc-det", HEADS, METRICS)
+coco_ins = _make_factory("coco-ins", INSTANCE_HEADS, MASK_METRICS)
+
+
+def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImages]:
+    """Return the training images and those of the final evaluation."""
+    place = options.find_data(f"the data of {name}", (coco_files if name in SHAPES else voc_files).LAYOUT)
+    if name in SHAPES:
+        read = functools.partial(coco_files.load_coco, place, masks=SHAPES[name] == "masks")
+        return read("train2017"), read("val2017")
+    years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
+    return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")

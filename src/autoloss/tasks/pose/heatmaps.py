@@ -31,14 +31,8 @@ SHIFT = 0.25
 class HeatmapBranch(Branch):
     """A branch with the leaves `p`, the raw heatmaps, and `y`, those of the target; unlabelled joints do not count.
 
-    The context of N persons with K joints holds
-
-    - `target`: (N, K, H, W), 0 for a joint that does not count;
-    - `labelled`: (N, K), whether a joint counts;
-    - for the metric also `joints`, (N, K, 2) in cells, and `area`, (N,) in square cells.
-
-    Args:
-        measure: (raw heatmaps, context) → metric, higher is better.
+    The context of N persons with K joints holds `target` (N, K, H, W), 0 for a joint that does not count, `labelled` (N,
+    K), and for the metric, `measure`, also `joints`, (N, K, 2) in cells, and `area`, (N,) in square cells.
     """
 
     measure: Callable[[Tensor, Mapping[str, Tensor]], float]

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from autoloss.tasks.coco_metrics import measure_coco
 from autoloss.tasks.pose.data.coco import PERSON, list_annotations
-from autoloss.tasks.pose.data.people import People, list_joints
 from autoloss.tasks.pose.heatmaps import decode_heatmaps
-from autoloss.tasks.pose.skeleton import SIGMAS
+from autoloss.tasks.pose.people import SIGMAS, People, list_joints
 
 Array = NDArray[Any]
 
@@ -40,12 +39,9 @@ METRICS = (*COCO_METRICS, "oks")
 
 @dataclass(frozen=True, slots=True)
 class Poses:
-    """The predicted poses of one image.
+    """The predicted poses of one image: joints (D, 17, 2) as x and y in continuous coordinates of the image, and scores (D,).
 
-    Args:
-        joints: (D, 17, 2) as x and y in continuous coordinates of the image.
-        scores: (D,).
-        area: (D,), areas in square pixels of the crops in which they were predicted, for suppression.
+    `area`, (D,) in square pixels, is that of the crops in which they were predicted, for suppression.
     """
 
     joints: Array
@@ -54,16 +50,9 @@ class Poses:
 
 
 def similarity(joints: Array, others: Array, counts: Array, area: Array) -> Array:
-    """Compute the OKS of pairs of poses: the mean of exp(−d²/(2·area·(2σ)²)) over the joints that count.
+    """Return the OKS of pairs of poses: the mean of exp(−d²/(2·area·(2σ)²)) over the joints that count.
 
-    Args:
-        joints: (…, 17, 2).
-        others: (…, 17, 2).
-        counts: (…, 17), bool.
-        area: (…), in the square of the unit of the joints.
-
-    Returns:
-        (…), NaN where no joint counts.
+    Joints are (…, 17, 2), `counts` (…, 17) and `area` (…), in the square of their unit; NaN where no joint counts.
     """
     distances = ((joints - others) ** 2).sum(axis=-1)
     near = np.exp(-distances / VARIANCES / (area[..., None] + np.spacing(1)) / 2)
@@ -72,11 +61,9 @@ def similarity(joints: Array, others: Array, counts: Array, area: Array) -> Arra
 
 
 def share_of_thresholds(heatmaps: Tensor, context: Mapping[str, Tensor]) -> float:
-    """Measure raw heatmaps (N, 17, H, W): the share of COCO's OKS thresholds that each person passes, in the mean over persons.
+    """Measure raw heatmaps (N, 17, H, W): the mean over persons of the share of COCO's OKS thresholds that each passes.
 
-    The context is that of `HeatmapBranch`.
-
-    Source: Section 3.2 with Appendix A.
+    The context is that of `HeatmapBranch` (Section 3.2 with Appendix A).
     """
     # The metric of a prediction that is not finite is not needed: the protocol rejects its loss.
     positions, _ = decode_heatmaps(heatmaps.float())
@@ -105,11 +92,10 @@ def suppress(poses: Poses, threshold: float) -> Poses:
 
 
 def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str, float]:
-    """Measure the poses of several images.
+    """Return COCO's AP@[.5:.95], AP50, AP75, AP of medium and large persons and AR, and `oks`, of several images.
 
-    Returns:
-        COCO's AP@[.5:.95], AP50, AP75, the AP of medium and large persons, and AR; and `oks`, the mean over persons of the OKS of
-        the nearest pose, 0 without any. A value is NaN where there is no such person.
+    `oks` is the mean over persons of the OKS of the nearest pose, 0 without any; a value is NaN where there is no such
+    person.
     """
     rows = [row for image, those in enumerate(people, start=1) for row in list_annotations(those, image)]
     annotations = [{"id": number, **row} for number, row in enumerate(rows, start=1)]

@@ -1,47 +1,57 @@
-"""Pose estimation as a task (Section 4.4): heatmaps of a person's joints in a box, and COCO's AP of object keypoint similarity."""
+"""Pose estimation (Section 4.4): heatmaps of a person's joints in a box; the task coco-pose.
+
+The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PROXY`, those of retraining in `FULL`. All of them are
+options of the task, those of retraining with the prefix `full_`.
+"""
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack, final
+from typing import Annotated, Unpack, final
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
+from autoloss.options import Count, Positive, Share, declare
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
-from autoloss.tasks.image_task import DRAWS_PER_SAMPLE, ImageTask, ImageTaskOptions, can_gain
+from autoloss.tasks.factory import TaskFactory
+from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
 from autoloss.tasks.loading import load_batches
+from autoloss.tasks.pose.data.coco import LAYOUT, KeypointFiles, load_detections, load_keypoints
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
-from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
-from autoloss.tasks.pose.skeleton import MIRRORED
+from autoloss.tasks.pose.network import SimpleBaseline, simple_baseline
+from autoloss.tasks.pose.people import MIRRORED, PeopleImages
+from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, FullSchedule, ImageTask, ImageTaskOptions, can_gain
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
-from autoloss.training.recipe import require
+from autoloss.training.recipe import Recipe, require
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
+
+SUPPRESSION = 0.9
+"""OKS above which the pose with the lower score is dropped (SimpleBaseline)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
     """Settings of the prediction of poses from heatmaps; the defaults are those of SimpleBaseline.
 
-    Args:
-        flip: Average the heatmaps of a crop and of its mirror image.
-        suppression: OKS above which the pose with the lower score is dropped.
-        least_value: Maximum of a heatmap above which it counts in the score, the score of the box times the mean of the maxima.
+    With `flip` the heatmaps of a crop and of its mirror image are averaged. A heatmap with a maximum above `least_value`
+    counts in the score, the score of the box times the mean of the maxima.
     """
 
     flip: bool = True
-    suppression: float = 0.9
     least_value: float = 0.2
 
 
@@ -60,9 +70,6 @@ class PoseTask(ImageTask):
         inference: How poses are predicted.
         name: Shown in tables.
         options: Recipe, schedule `full`, device and loaders; see `ImageTaskOptions`.
-
-    Raises:
-        RequestError: An unknown metric, or a split without persons.
     """
 
     standard = {MAIN: "baseline/mse"}
@@ -156,7 +163,7 @@ class PoseTask(ImageTask):
             own = slice(first, first + len(boxes.boxes))
             first = own.stop
             scores = boxes.scores * _average_above(values[own], self._inference.least_value)
-            yield suppress(Poses(places[own], scores, np.array(areas[own])), self._inference.suppression)
+            yield suppress(Poses(places[own], scores, np.array(areas[own])), SUPPRESSION)
 
     def _predict_heatmaps(self, network: nn.Module, crops: Tensor) -> Tensor:
         heatmaps = upcast(network(crops))
@@ -176,3 +183,128 @@ def _average_above(values: np.ndarray, least: float) -> np.ndarray:
     """Return the mean of the values of each row that are above the least, 0 where none is; NaN stays NaN."""
     above = (values > least) | np.isnan(values)
     return np.where(above, values, 0).sum(axis=1) / np.maximum(above.sum(axis=1), 1)
+
+
+NAME = "coco-pose"
+PAPER_HELD_OUT = (5000, 64115)
+"""Images held out for validation, of how many with persons; the same share of a smaller data set."""
+
+_log = logging.getLogger(__name__)
+
+
+@declare()
+class ScheduleOptions(NetworkOptions):
+    """Network and recipe of a schedule."""
+
+    def network(self) -> SimpleBaseline:
+        """Build the network."""
+        return simple_baseline(self.backbone, self.weights)
+
+
+PROXY = ScheduleOptions(
+    recipe=Recipe(
+        epochs=4,
+        batch_size=256,
+        optimizer="adam",
+        learning_rate=2.5e-4,
+        weight_decay=0.0,
+        schedule="cosine",
+        minimum_learning_rate=0.0,
+        warmup_steps=250,
+    )
+)
+"""The proxy of pose estimation (Appendix A)."""
+FULL = ScheduleOptions(
+    recipe=Recipe(
+        epochs=210,
+        batch_size=512,
+        optimizer="adam",
+        learning_rate=5e-4,
+        weight_decay=0.0,
+        schedule="steps",
+        milestones=(170 / 210, 200 / 210),
+        minimum_learning_rate=0.0,
+        warmup_steps=500,
+    )
+)
+"""MMPose's default settings at the time of the paper."""
+
+
+@declare()
+class PoseOptions(AnnotatedOptions):
+    """Options that the proxy and retraining share."""
+
+    detections: str | None = None
+    """File of detected persons, in which poses of val2017 are predicted; without it in the boxes of the ground truth."""
+    height: Count = 256
+    """Height of a crop in pixels; a heatmap has a quarter of it."""
+    width: Count = 192
+    """Width of a crop in pixels."""
+    sigma: Positive = 2.0
+    """Standard deviation of a target in cells of the heatmap."""
+    flip: Share = 0.5
+    """Probability that a training example is mirrored."""
+    rotation: Annotated[float, Field(ge=0, le=180)] = 40.0
+    """Largest angle by which it is turned, in degrees."""
+    scale: tuple[float, float] = (0.5, 1.5)
+    """Smallest and largest factor on its size."""
+    flip_test: bool = True
+    """Average the heatmaps of a crop and of its mirror image in evaluation."""
+    least_value: float = 0.2
+    """Maximum of a heatmap above which it counts in the score of a pose."""
+
+
+def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: ScheduleOptions) -> PoseTask:
+    """Build the task."""
+    crops = CropSettings(size=(options.height, options.width), sigma=options.sigma)
+    augmentation = Augmentation(flip=options.flip, rotation=options.rotation, scale=options.scale)
+    train, _, test, notes = _read(options)
+    for note in notes:
+        _log.warning(note)
+    annotated = train.with_persons()
+    count = count_held_out(options.held_out, len(annotated), PAPER_HELD_OUT)
+    rest, valid = annotated.hold_out(count, options.seed)
+    return PoseTask(
+        proxy.network,
+        train=train.to_people(rest.draw(options.share, options.seed)),
+        valid=train.to_people(valid),
+        test=test,
+        metric=metric,
+        recipe=proxy.recipe,
+        # It trains on what the search holds out.
+        full=FullSchedule(
+            network=full.network, recipe=full.recipe, data={"train": train.to_people(annotated), "valid": None}
+        ),
+        crops=crops,
+        augmentation=augmentation,
+        inference=Inference(flip=options.flip_test, least_value=options.least_value),
+        name=NAME,
+        device=options.find_device(),
+        loaders=options.loaders,
+    )
+
+
+def inspect_splits(options: PoseOptions) -> list[Inspection]:
+    """Inspect the files of train2017 and val2017."""
+    train, val, *_ = _read(options)
+    return [inspect_images(split.images) for split in (train, val)]
+
+
+coco_pose = TaskFactory(
+    name=NAME,
+    options=PoseOptions,
+    schedules={"proxy": PROXY, "full": FULL},
+    build=build_task,
+    inspect_data=inspect_splits,
+)
+
+
+def _read(options: PoseOptions) -> tuple[KeypointFiles, KeypointFiles, PeopleImages, tuple[str, ...]]:
+    """Return train2017, val2017, the latter with its detections, and notes on what is unusual."""
+    place = options.find_data(f"the data of {NAME}", LAYOUT)
+    train, val = (load_keypoints(place, split) for split in ("train2017", "val2017"))
+    notes = (*train.notes, *val.notes)
+    if options.detections is None:
+        return train, val, val.to_people(), notes
+    detected, further = load_detections(options.detections, val)
+    return train, val, val.to_people().with_detections(detected), (*notes, *further)

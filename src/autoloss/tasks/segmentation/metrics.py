@@ -23,12 +23,9 @@ Counts = Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountSettings:
-    """Settings of the counts.
+    """Settings of the counts: a tolerance in pixels, as the Chebyshev distance, and a class index of the target that is ignored.
 
-    Args:
-        tolerance: In pixels, as the Chebyshev distance (a square window).
-        ignore_index: Class index of the target that is ignored.
-        left_out: Class that is left out of the mean, such as the background of VOC.
+    The class `left_out`, such as the background of VOC, is left out of the mean.
     """
 
     tolerance: int = 5
@@ -37,11 +34,9 @@ class CountSettings:
 
 
 def count_confusion(prediction: Tensor, target: Tensor, settings: CountSettings) -> Counts:
-    """Count pixels by the target's class (rows) and the predicted class (columns).
+    """Count pixels by the target's class (rows) and the predicted class (columns), the one of the largest score.
 
-    Args:
-        prediction: Scores of classes, (N, C, H, W); the class with the largest score is predicted.
-        target: Class indices, (N, H, W).
+    The prediction is (N, C, H, W), the target class indices (N, H, W).
     """
     return _confusion(prediction, target, _counted_mask(target, settings))
 
@@ -57,8 +52,7 @@ def count_band_confusion(prediction: Tensor, target: Tensor, settings: CountSett
 def count_boundary(prediction: Tensor, target: Tensor, settings: CountSettings) -> Counts:
     """Count the pixels on the 1-pixel inner edges of each class, and those within the tolerance of the other edge.
 
-    Returns:
-        (C, 4): pixels of the predicted edge, matched ones of them, pixels of the target's edge, matched ones of them.
+    The columns of (C, 4): the predicted edge, matched pixels of it, the target's edge, matched pixels of it.
     """
     counted = _counted_mask(target, settings)
     count = prediction.shape[1]
@@ -70,11 +64,7 @@ def count_boundary(prediction: Tensor, target: Tensor, settings: CountSettings) 
 
 
 def miou(counts: Counts, settings: CountSettings, *, single: bool) -> Tensor:
-    """Return the mean intersection over union of the classes that are present.
-
-    Args:
-        single: Average over the classes of the target of one image; otherwise over those with any target or predicted pixel.
-    """
+    """Return the mean intersection over union of the classes of the target of a `single` image, or else of all that are present."""
     hit, wanted, found = counts.diagonal().double(), counts.sum(dim=1), counts.sum(dim=0)
     union = wanted + found - hit
     return _mean(hit / union, (wanted if single else union) > 0, settings)
@@ -127,15 +117,9 @@ SEGMENTATION_METRICS: Mapping[str, MetricDefinition] = {
 
 
 class SegmentationMetric:
-    """One of the six metrics: of one image when called, of a whole split through update, compute and reset.
+    """One of `SEGMENTATION_METRICS`: of one image when called, of a whole split through update, compute and reset.
 
-    Args:
-        name: One of `SEGMENTATION_METRICS`.
-        tolerance: As in `CountSettings`; `ignore_index` likewise.
-        left_out: Class that is left out of the mean of boundary metrics.
-
-    Raises:
-        RequestError: There is no such metric.
+    Settings as in `CountSettings`; a class is left out of the mean of boundary metrics only.
     """
 
     def __init__(
@@ -150,12 +134,7 @@ class SegmentationMetric:
         self._counts: Counts | None = None
 
     def __call__(self, prediction: Tensor, target: Tensor) -> float:
-        """Measure one image; NaN where there is no class to average over.
-
-        Args:
-            prediction: Scores of classes, (1, C, H, W).
-            target: Class indices, (1, H, W).
-        """
+        """Measure one image, scores of classes (1, C, H, W), target (1, H, W); NaN where there is no class to average over."""
         counts = self.definition.count(prediction, target, self.settings)
         return self.definition.value(counts, self.settings, single=True).item()
 

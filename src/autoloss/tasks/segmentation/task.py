@@ -1,61 +1,149 @@
 """The tasks voc-seg, cityscapes-seg and folder-seg: semantic segmentation (Section 4.1 and Appendix A.1).
 
-The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PAPER`, those of retraining in `FULL`, and `HELD_OUT` of
-the data. All of them are options of the tasks, those of retraining with the prefix `full_`. A folder of a user's own may hold a few
-images: epochs and batch size of folder-seg follow from their number, and its proxy has a small network.
+A search trains and validates on *train*; test is for final figures. The defaults are the paper's: those of the proxy in
+`ScheduleOptions` and `PAPER`, those of retraining in `FULL`, and `HELD_OUT` of the data. All are options of the tasks, those of
+retraining with the prefix `full_`. Epochs and batch size for a user's folder follow from its number of images, and its proxy has a
+small network.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from importlib import import_module
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from autoloss.errors import RequestError
-from autoloss.options import Positive, declare
+from autoloss.options import Count, Positive, declare
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import MAIN
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files.inspection import Inspection, inspect_masks
-from autoloss.tasks.segmentation.data.image_files import IGNORED
-from autoloss.tasks.segmentation.data.splits import (
-    CityscapesOptions,
-    FolderOptions,
-    ImageSplits,
-    SegmentationOptions,
-    VocOptions,
-    split_cityscapes,
-    split_folder,
-    split_voc,
-)
+from autoloss.tasks.files import FileOptions, Inspection, NetworkOptions, count_held_out, inspect_images
+from autoloss.tasks.segmentation.data import cityscapes, folder, voc
+from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.recipe import Recipe
 
+HELD_OUT, TRAIN_AUG = 1500, 10582
+"""Images held out for validation by the paper, of those in VOC 2012 + SBD; the same share of a smaller data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSplits:
+    """The images of a task: train and valid for the search, test for final figures.
+
+    `full_train` are those of retraining if they include `valid`, which is then not evaluated; as `train` when None.
+    """
+
+    train: ImageFiles
+    valid: ImageFiles
+    test: ImageFiles
+    full_train: ImageFiles | None = None
+
+
+@declare()
+class SegmentationOptions(FileOptions):
+    """Options of every segmentation task on files."""
+
+    background: int | None = None
+    """Class that the boundary metrics ignore."""
+    tolerance: Count | None = None
+    """Tolerance of the boundary metrics in pixels; if None 5, reduced in proportion for proxy images smaller than the paper's."""
+
+
+@declare()
+class VocOptions(SegmentationOptions):
+    """Options of voc-seg, whose folder holds VOCdevkit, or is one inside it."""
+
+    background: int | None = 0
+    """Class that the boundary metrics ignore."""
+    split: str | None = None
+    """Split to train on; if None `train_aug` where SBD is present, else `train`."""
+    held_out: int | None = None
+    """Number of its images that are held out for validation; if None a seventh of them, at most 1500."""
+
+
+@declare()
+class CityscapesOptions(SegmentationOptions):
+    """Options of cityscapes-seg, whose folder holds leftImg8bit and gtFine."""
+
+    held_out: int | None = None
+    """Number of training images that are held out for validation; if None a seventh of them, at most 1500."""
+
+
+@declare()
+class FolderOptions(SegmentationOptions):
+    """Options of folder-seg, whose folder holds `images` and `masks`; the seed draws the images of a split that has no list."""
+
+    classes: int | None = None
+    """Number of classes; counted in the masks when None."""
+
+
+def split_voc(options: VocOptions) -> ImageSplits:
+    """Find the splits of VOC 2012."""
+    place = options.find_data(
+        "VOC 2012",
+        f"{voc.LAYOUT}\nand in the same folder, for the paper's {TRAIN_AUG} training images, SBD\n{voc.SBD_LAYOUT}",
+        "the archive VOCtrainval_11-May-2012 (PASCAL Visual Object Classes Challenge 2012) and the archive benchmark "
+        "(Semantic Boundaries Dataset)",
+    )
+    test = voc.load_voc(place, "val")
+    if options.split in ("val", "trainval"):
+        raise RequestError(
+            f"The split {options.split!r} includes val, which is kept for final figures. Train on train or train_aug."
+        )
+    images = voc.load_voc(place, options.split or (voc.AUGMENTED if _has_sbd(place, test) else "train"))
+    return _hold_out(images, test, options)
+
+
+def split_cityscapes(options: CityscapesOptions) -> ImageSplits:
+    """Find the splits of Cityscapes; errors as for `split_voc`."""
+    place = options.find_data(
+        cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
+    )
+    return _hold_out(cityscapes.load_cityscapes(place, "train"), cityscapes.load_cityscapes(place, "val"), options)
+
+
+def split_folder(options: FolderOptions) -> ImageSplits:
+    """Find the splits of a folder of the user's own; errors as for `split_voc`."""
+    place = options.find_data("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
+    return ImageSplits(
+        *(folder.load_folder(place, split, classes=options.classes, seed=options.seed) for split in folder.SPLITS)
+    )
+
+
+def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
+    count = count_held_out(options.held_out, len(images), (HELD_OUT, TRAIN_AUG))
+    return ImageSplits(*hold_out(images, count, options.seed), test, images)
+
+
+def _has_sbd(directory: Path, images: ImageFiles) -> bool:
+    root = images.pairs[0][0].parent.parent
+    return any((folder / voc.SBD).is_dir() for folder in (directory, root, root.parent, root.parent.parent))
+
+
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
-"""Name → module of `networks`, with a function of the same name."""
+"""Name → function of `networks`."""
 PAPER = Recipe(epochs=3, batch_size=32, learning_rate=0.02)
 """The recipe of the paper's proxy (Appendix A.1)."""
 
 
 @declare()
-class ScheduleOptions:
+class ScheduleOptions(NetworkOptions):
     """Network, size of crops and recipe of a schedule; the defaults are the paper's proxy."""
 
     network: Literal["deeplabv3+", "pspnet"] = "deeplabv3+"
     """deeplabv3+ or pspnet."""
-    backbone: str = "resnet50"
-    """ResNet of the network, such as resnet18, resnet50 or resnet101."""
     output_stride: int = 16
     """Pixels of the image per cell of the last feature map, along each side."""
-    weights: str = "none"
-    """Weights of the backbone: none, imagenet, or the path of a state dict."""
     side: Annotated[int, Field(ge=16)] = 128
     """Side of a crop in pixels. The proxy evaluates whole images resized to this side, retraining at their own size."""
     head_factor: Positive = 10.0
@@ -80,7 +168,7 @@ class ScheduleOptions:
 
     def groups(self) -> Callable[[Any], Any]:
         """Return a function that makes the parameter groups of the network."""
-        return functools.partial(_group_parameters, self.head_factor)
+        return functools.partial(group_parameters, factor=self.head_factor)
 
 
 PROXY = ScheduleOptions()
@@ -141,7 +229,7 @@ def inspect_splits(find_splits: Callable[[Any], ImageSplits], options: Segmentat
     """Inspect the files of all splits."""
     splits = find_splits(options)
     searched = (splits.train, splits.valid) if splits.full_train is None else (splits.full_train,)
-    return [inspect_masks(images) for images in (*searched, splits.test)]
+    return [inspect_images(images) for images in (*searched, splits.test)]
 
 
 def _make_factory(
@@ -166,9 +254,6 @@ folder_seg = _make_factory("folder-seg", FolderOptions, split_folder, OF_FOLDERS
 
 def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
     """Return the splits on a resized copy of the images, which is made if there is none yet."""
-    from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-    from autoloss.tasks.segmentation.data.resized_copy import open_copy
-
     evaluated = {"valid": splits.valid, "test": splits.test}
     whole = {split: WholeImageDataset(open_copy(images, side), side) for split, images in evaluated.items()}
     return {"train": AugmentedDataset(open_copy(splits.train, side), side), **whole}
@@ -176,8 +261,6 @@ def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
 
 def _full_data(splits: ImageSplits, side: int) -> dict[str, Any]:
     """Return the splits on the original images; without `valid` where retraining trains on it."""
-    from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-
     valid = WholeImageDataset(splits.valid) if splits.full_train is None else None
     return {
         "train": AugmentedDataset(splits.full_train or splits.train, side),
@@ -186,12 +269,16 @@ def _full_data(splits: ImageSplits, side: int) -> dict[str, Any]:
     }
 
 
-def _build_network(module: str, *arguments: Any, **options: Any) -> Any:
-    # Imported when a network is built: it takes seconds, and needs the extra `vision`.
-    return getattr(import_module(f"autoloss.tasks.segmentation.networks.{module}"), module)(*arguments, **options)
+def _build_network(name: str, *arguments: Any, **options: Any) -> Any:
+    # Imported when a network is built: it takes seconds.
+    from autoloss.tasks.segmentation import networks
+
+    return getattr(networks, name)(*arguments, **options)
 
 
-def _group_parameters(factor: float, network: Any) -> Any:
-    from autoloss.tasks.segmentation.networks.segmenter import group_parameters
-
-    return group_parameters(network, factor)
+def group_parameters(network: Any, factor: float) -> list[dict[str, Any]]:
+    """Return the parameter groups: the backbone at the recipe's learning rate, all other layers at `factor` times of it."""
+    backbone = list(network.encoder.parameters())
+    theirs = {id(parameter) for parameter in backbone}
+    heads = [parameter for parameter in network.parameters() if id(parameter) not in theirs]
+    return [{"params": backbone}, {"params": heads, "factor": factor}]

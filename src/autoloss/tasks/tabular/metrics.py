@@ -23,21 +23,14 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TabularMetric:
-    """One row of the table of metrics.
+    """One row of the table of metrics: a name, a function (prediction, target) → value and the kind of the target.
 
-    Args:
-        function: (prediction, target) → value. Classification: probabilities (N, C), or (N,) of the positive of two classes,
-            and class indices (N,). Regression: values (N,) or (N, 1), both.
-        kind: Kind of the target.
-        lowest: Minimum of the metric.
-        highest: Value of a perfect prediction.
+    Predictions of classes are probabilities (N, C), or (N,) of the positive of two, those of values (N,) or (N, 1).
     """
 
     name: str
     function: Callable[[Tensor, Tensor], float]
     kind: Kind
-    lowest: float
-    highest: float = 1.0
 
 
 def f1(prediction: Tensor, target: Tensor) -> float:
@@ -73,12 +66,12 @@ def mcc(prediction: Tensor, target: Tensor) -> float:
 
 def auc(prediction: Tensor, target: Tensor) -> float:
     """Return the area under the ROC curve of the positive class of two, or the one-vs-rest mean."""
-    return _average_one_vs_rest(prediction, target, _measure_area)
+    return _average_one_vs_rest(prediction, target, measure_area)
 
 
 def average_precision(prediction: Tensor, target: Tensor) -> float:
     """Return the average precision of the positive class of two, or the one-vs-rest mean."""
-    return _average_one_vs_rest(prediction, target, _measure_precision)
+    return _average_one_vs_rest(prediction, target, measure_precision)
 
 
 def r2(prediction: Tensor, target: Tensor) -> float:
@@ -97,7 +90,7 @@ def spearman(prediction: Tensor, target: Tensor) -> float:
     """Return Spearman's rank correlation; NaN for a constant prediction."""
     if (prepared := _prepare_values(prediction, target)) is None:
         return math.nan
-    first, second = (_rank(values) - (len(values) + 1) / 2 for values in prepared)
+    first, second = (rank_values(values) - (len(values) + 1) / 2 for values in prepared)
     spread = math.sqrt((first @ first) * (second @ second))
     return float(first @ second / spread) if spread > 0 else math.nan
 
@@ -105,13 +98,13 @@ def spearman(prediction: Tensor, target: Tensor) -> float:
 TABULAR_METRICS: dict[str, TabularMetric] = {
     row.name: row
     for row in (
-        TabularMetric("f1", f1, "classification", 0.0),
-        TabularMetric("auc", auc, "classification", 0.0),
-        TabularMetric("average_precision", average_precision, "classification", 0.0),
-        TabularMetric("balanced_accuracy", balanced_accuracy, "classification", 0.0),
-        TabularMetric("mcc", mcc, "classification", -1.0),
-        TabularMetric("r2", r2, "regression", -math.inf),
-        TabularMetric("spearman", spearman, "regression", -1.0),
+        TabularMetric("f1", f1, "classification"),
+        TabularMetric("auc", auc, "classification"),
+        TabularMetric("average_precision", average_precision, "classification"),
+        TabularMetric("balanced_accuracy", balanced_accuracy, "classification"),
+        TabularMetric("mcc", mcc, "classification"),
+        TabularMetric("r2", r2, "regression"),
+        TabularMetric("spearman", spearman, "regression"),
     )
 }
 
@@ -119,7 +112,7 @@ TABULAR_METRICS: dict[str, TabularMetric] = {
 def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:
     """Return probabilities (N, C) and classes (N,), or None where metrics of classification are undefined."""
     probabilities = (
-        prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else _flatten(prediction)
+        prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else flatten(prediction)
     )
     if probabilities.ndim == 1 or probabilities.shape[1] == 1:
         positive = probabilities.reshape(-1)
@@ -132,13 +125,14 @@ def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices
 
 def _prepare_values(prediction: Tensor, target: Tensor) -> tuple[Array, Array] | None:
     """Return the values of prediction and target (N,), or None where metrics of regression are undefined."""
-    values, truth = _flatten(prediction), _flatten(target)
+    values, truth = flatten(prediction), flatten(target)
     if not len(truth) or truth.min() == truth.max() or not np.isfinite(values).all():
         return None
     return values, truth
 
 
-def _flatten(values: Tensor) -> Array:
+def flatten(values: Tensor) -> Array:
+    """Return a tensor as one row of doubles."""
     return values.detach().double().cpu().reshape(-1).numpy()
 
 
@@ -160,14 +154,14 @@ def _average_one_vs_rest(
     return float(np.mean([function(probabilities[:, one], classes == one) for one in np.unique(classes)]))
 
 
-def _measure_area(scores: Array, positive: NDArray[np.bool_]) -> float:
+def measure_area(scores: Array, positive: NDArray[np.bool_]) -> float:
     """Return the share of (positive, negative) pairs in the correct order; ties count half."""
     hits = int(positive.sum())
     misses = len(positive) - hits
-    return float((_rank(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
+    return float((rank_values(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
 
-def _measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
+def measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
     """Return Σ (increase of recall) · precision over the thresholds; rows with equal scores share a threshold."""
     order = np.argsort(-scores, kind="stable")
     found = np.cumsum(positive[order])
@@ -176,7 +170,7 @@ def _measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
     return float((gained * found[ends] / (ends + 1)).sum() / found[-1])
 
 
-def _rank(values: Array) -> Array:
+def rank_values(values: Array) -> Array:
     """Return the ranks from 1; equal values get their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,17 +15,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from autoloss.errors import RequestError, suggest
-from autoloss.options import Amount, Count, Positive, ShareBelowOne, declare
+from autoloss.errors import RequestError
+from autoloss.options import Amount, Count, ShareBelowOne, declare
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.table_task import TableOptions, find_csv
 from autoloss.tasks.tabular.boosting import describe_boosting
-from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
-from autoloss.tasks.tabular.data.table import Missing, read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
-from autoloss.tasks.tabular.network import mlp
-from autoloss.training.recipe import Recipe
+from autoloss.tasks.tabular.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
+from autoloss.tasks.tabular.table import read_csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +51,13 @@ NOISE_SEED = 0
 
 
 @declare()
-class TabularOptions:
+class TabularOptions(TableOptions):
     """Options of the task `tabular`."""
 
     data: str | Path = "breast_cancer"
     """One of scikit-learn's bundled data sets, or the path of a CSV file."""
     target: str | None = None
     """Column to predict; required for a CSV file, and not allowed otherwise."""
-    drop: str = ""
-    """Columns of a CSV file to drop, separated by commas; a name that holds a comma in double quotes."""
-    missing: Missing = "refuse"
-    """Handling of missing values of a CSV file: refuse lists them; impute takes the median of the training rows and adds
-    a column that says where, or a category of its own for text; drop drops their rows."""
     positive: str = ""
     """Positive class of F1 and average precision; if empty, the last of two classes in order."""
     train_rows: Annotated[int, Field(ge=4)] | None = None
@@ -76,43 +68,26 @@ class TabularOptions:
     """Share of training rows with a wrong class; for a regression, noise added to the target, in its standard deviations."""
     input_noise: Amount = 0.0
     """Standard deviation of the noise added to the inputs of all rows, in that of each column."""
-    hidden: Count = 32
-    """Units of each hidden layer."""
-    layers: Annotated[int, Field(ge=0, le=16)] = 2
-    """Number of hidden layers."""
-    steps: Count = 300
-    """Optimizer steps, rounded up to whole epochs."""
     batch_size: Count = 32
     """Rows per optimizer step."""
-    learning_rate: Positive = 0.05
-    """Initial learning rate."""
     rows_per_sample: Annotated[int, Field(ge=4)] = 64
     """Rows of a sample of the rejection protocol."""
 
 
 def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
-    """Build the task of predicting one column of a table from the others.
-
-    Raises:
-        RequestError: An unknown name, a faulty file, or a metric that does not fit the target.
-    """
+    """Build the task of predicting one column of a table from the others."""
     measure = TABULAR_METRICS[metric]
     table = load_table(str(options.data), options.target, measure.kind, options)
     splits = prepare_splits(table, options)
     width, rows = splits["train"][0].shape[1], len(splits["train"][0])
-    recipe = Recipe(
-        epochs=math.ceil(options.steps / max(1, rows // options.batch_size)),
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-    )
     task = SupervisedTask(
-        partial(mlp, width, max(1, len(table.classes)), hidden=options.hidden, layers=options.layers),
+        options.build_network(width, max(1, len(table.classes))),
         splits["train"],
         splits["valid"],
         "softmax" if table.classes else "none",
         measure.function,
         test=splits["test"],
-        recipe=recipe,
+        recipe=options.make_recipe(rows, options.batch_size),
         data=Data(rows_per_sample=options.rows_per_sample),
         name="tabular",
         also={
@@ -148,14 +123,8 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
         return build_table(
             bunch.data, bunch.feature_names, labels, kind, positive=options.positive or None, place=place
         )
-    path = Path(data)
-    if not path.suffix and not path.exists():
-        raise RequestError(
-            f"There is no data set named {data!r}.{suggest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
-            "or the path of a CSV file with the option target, the column to predict."
-        )
-    drop = [name.strip() for row in csv.reader([options.drop], skipinitialspace=True) for name in row if name.strip()]
-    return read_csv(path, target, kind, drop=drop, positive=options.positive or None, missing=options.missing)
+    positive, path = options.positive or None, find_csv(data, BUNDLED)
+    return read_csv(path, target, kind, drop=options.list_dropped(), positive=positive, missing=options.missing)
 
 
 def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor, Tensor]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,25 +16,19 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.tasks.detection.masks import RunLengths, decode_masks, mask_areas
-from autoloss.tasks.files.faults import Fault, FaultyFile
-from autoloss.tasks.segmentation.data.image_files import AN_IMAGE, DECODABLE, open_image
+from autoloss.tasks.files import Fault, FaultyFile, open_image
 
 IDENTITIES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The annotations of one image.
+    """The annotations of the G objects of one image.
 
-    Args:
-        size: Width and height in pixels according to the annotations.
-        boxes: (G, 4) as left, top, right, bottom in continuous coordinates, so that a pixel has an area of 1.
-        labels: (G,), from 1.
-        crowd: (G,), COCO's flag.
-        difficult: (G,), VOC's flag.
-        area: (G,) in square pixels.
-        identities: (G,), identifiers for messages: COCO's id, or the number of VOC's object.
-        masks: G masks of the image; None where only boxes are used.
+    `size` is width and height in pixels according to them; boxes (G, 4) are left, top, right, bottom in continuous
+    coordinates, so that a pixel has an area of 1; labels count from 1; `crowd` is COCO's flag, `difficult` VOC's; areas are
+    in square pixels. `identities` are for messages: COCO's id, or the number of VOC's object. Masks are None where only
+    boxes are used; joints, (G, 17, 3) as x, y, counts of pixels, and visibility, where they are not used.
     """
 
     size: tuple[int, int]
@@ -43,13 +39,7 @@ class Boxes:
     area: NDArray[np.float64]
     identities: NDArray[np.int64]
     masks: tuple[RunLengths, ...] | None = None
-
-    def add_identities(self, fault: Fault) -> Fault:
-        """Return the fault of an image with the annotations that are affected."""
-        listed = ", ".join(map(str, self.identities[:IDENTITIES_SHOWN].tolist()))
-        more = len(self.identities) - IDENTITIES_SHOWN
-        which = f"annotation{'s' if len(self.identities) > 1 else ''} {listed}" if listed else "no annotation"
-        return replace(fault, found=f"{fault.found} ({which}{f' and {more} more' if more > 0 else ''} in it)")
+    joints: NDArray[np.float64] | None = None
 
     @property
     def trainable_count(self) -> int:
@@ -62,16 +52,12 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
-    """The images of a split.
+    """The images of a split: files, the boxes of each, and names of classes, of which label k is the k-th, counted from 1.
 
-    Args:
-        name: Name in messages, such as "COCO train2017".
-        files: Files of the images.
-        annotations: Boxes of each image.
-        classes: Names; label k is the k-th, counted from 1.
-        notes: Warnings about annotations that are unusual but accepted.
+    `notes` are warnings about annotations that are unusual but accepted.
     """
 
+    kind: ClassVar[str] = "images"
     name: str
     files: tuple[Path, ...]
     annotations: tuple[Boxes, ...]
@@ -82,11 +68,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read an image, (3, H, W) in [0, 1], and its boxes; where the data have masks, `masks` (G, H, W) beside.
-
-        Raises:
-            FaultyFile: The file is missing, cannot be decoded, or does not have the size that its annotations state.
-        """
+        """Read an image, (3, H, W) in [0, 1], and its boxes; where the data have masks, `masks` (G, H, W) beside."""
         columns = ("boxes", "labels", "crowd", "difficult", "area")
         image, found = self.image(index), self.annotations[index]
         target = {name: torch.from_numpy(getattr(found, name)) for name in columns}
@@ -96,39 +78,38 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         return image, target
 
     def image(self, index: int) -> Tensor:
-        """Read an image, (3, H, W) in [0, 1].
-
-        Raises:
-            FaultyFile: As for an item.
-        """
-        fault = self.header(index)
-        if isinstance(fault, Fault):
-            raise FaultyFile(fault)
-        try:
-            with open_image(self.files[index], AN_IMAGE, DECODABLE) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
-        except FaultyFile as error:
-            raise FaultyFile(self.annotations[index].add_identities(error.fault)) from None
+        """Read an image, (3, H, W) in [0, 1]; faults as for an item."""
+        self.header(index)
+        with self._name_annotations(index), open_image(self.files[index]) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
 
-    def header(self, index: int) -> tuple[int, int] | Fault:
-        """Return the size in the header of an image, or its fault."""
-        file, boxes = self.files[index], self.annotations[index]
-        try:
-            with open_image(file, AN_IMAGE, DECODABLE) as picture:
+    decode = image
+
+    def header(self, index: int) -> tuple[int, int]:
+        """Return the size in the header of an image, that which its annotations state."""
+        file, expected = self.files[index], self.annotations[index].size
+        with self._name_annotations(index):
+            with open_image(file) as picture:
                 found = picture.size
+            if found != expected:
+                remedy = "Copy it again from its source: its boxes do not fit another size."
+                stated = f"{expected[0]}×{expected[1]} as its annotations state"
+                raise FaultyFile(Fault(file, f"has {found[0]}×{found[1]} pixels", stated, remedy))
+        return found
+
+    @contextmanager
+    def _name_annotations(self, index: int) -> Iterator[None]:
+        """Add the annotations of an image to a fault of its file."""
+        try:
+            yield
         except FaultyFile as error:
-            return boxes.add_identities(error.fault)
-        if found == boxes.size:
-            return found
-        return boxes.add_identities(
-            Fault(
-                file,
-                f"has {found[0]}×{found[1]} pixels",
-                f"{boxes.size[0]}×{boxes.size[1]} as its annotations state",
-                "Copy it again from its source: its boxes do not fit another size.",
-            )
-        )
+            identities = self.annotations[index].identities.tolist()
+            listed = ", ".join(map(str, identities[:IDENTITIES_SHOWN]))
+            which = f"annotation{'s' if len(identities) > 1 else ''} {listed}" if listed else "no annotation"
+            more = len(identities) - IDENTITIES_SHOWN
+            found = f"{error.fault.found} ({which}{f' and {more} more' if more > 0 else ''} in it)"
+            raise FaultyFile(replace(error.fault, found=found)) from None
 
     def select(self, indices: Sequence[int], name: str) -> BoxedImages:
         """Return the images with these indices, in this order."""
@@ -143,11 +124,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         return self if len(kept) == len(self) else self.select(kept, self.name)
 
     def hold_out(self, count: int, seed: int) -> tuple[BoxedImages, BoxedImages]:
-        """Return the images to train on, and `count` of them that are held out at random.
-
-        Raises:
-            RequestError: There are not enough images.
-        """
+        """Return the images to train on, and `count` of them that are held out at random."""
         if not 0 < count < len(self):
             raise RequestError(
                 f"{count} images cannot be held out of the {len(self)} of {self.name}; hold out at least 1 and fewer than all."

@@ -6,8 +6,7 @@ height and masks without a pixel are evaluated, although no detection can match 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -15,18 +14,25 @@ import numpy as np
 
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
-from autoloss.tasks.detection.data.outlines import (
+from autoloss.tasks.detection.masks import (
     LARGEST,
     Problem,
     find_mask_problems,
     find_outline_problems,
     is_finite,
+    mask_areas,
     reaches_outside,
     to_run_lengths,
 )
-from autoloss.tasks.detection.masks import mask_areas
-from autoloss.tasks.files.faults import REMEDY, Fault, FaultyFile, name_problems, read_json, report_faults
-from autoloss.tasks.files.layout import find_directory, leads_outside
+from autoloss.tasks.files import (
+    Fault,
+    FaultyFile,
+    find_directory,
+    leads_outside,
+    name_problems,
+    read_json,
+    report_faults,
+)
 
 NAME = "COCO"
 LAYOUT = """\
@@ -47,53 +53,46 @@ def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> Boxe
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """
-    root = find_directory(Path(directory), NAME, LAYOUT)
-    return load_instances(
-        root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}", masks=masks
-    )
+    root = find_directory(directory, NAME, LAYOUT)
+    file = root / "annotations" / f"instances_{split}.json"
+    return load_instances(file, root / split, f"{NAME} {split}", read_annotations(file), masks=masks)
 
 
 def load_instances(
-    file: Path, folder: Path, name: str, *, masks: bool = False, content: Mapping[str, list[Any]] | None = None
+    file: Path, folder: Path, name: str, content: Mapping[str, list[Any]], *, masks: bool = False
 ) -> BoxedImages:
-    """Read a file of instances whose images are in a folder; arguments as for `load_coco`.
-
-    Args:
-        content: Content of the file, if it has been read already.
-
-    Raises:
-        RequestError: It cannot be read, or annotations are faulty.
-    """
-    content = read_annotations(file) if content is None else content
+    """Check the content of a file of instances, whose images are in a folder; `masks` as for `load_coco`."""
     faults: list[Fault] = []
     categories = _index_by_id(file, content["categories"], "category", ("name",), faults)
     images = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
     labels = {identity: label for label, identity in enumerate(sorted(categories), start=1)}
     of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
-    seen: Counter[Any] = Counter()
-    for number, annotation in enumerate(content["annotations"]):
+    seen: set[int] = set()
+    for number, annotation in enumerate(content["annotations"], start=1):
         identity = annotation.get("id") if isinstance(annotation, Mapping) else None
-        identity = identity if isinstance(identity, int) else None
-        seen[identity] += 1
-        problems = [*_find_problems(annotation, images, labels)]
+        place = annotation.get("image_id") if isinstance(annotation, Mapping) else None
+        image = images.get(place) if isinstance(place, int) else None
+        problems = [*find_problems(annotation, image, labels)]
         if masks and not problems:
-            problems += find_mask_problems(annotation.get("segmentation"), images[annotation["image_id"]])
-        if identity is None:
+            problems += find_mask_problems(annotation.get("segmentation"), image or {})
+        if not isinstance(identity, int):
             problems.append(("lacks an id", "a whole number of its own"))
-        elif seen[identity] > 1:
-            problems.append(("has the id of another", "ids that differ"))
-        place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
+            place = f"annotation number {number}, without an id,"
+        else:
+            problems += [("has the id of another", "ids that differ")] if identity in seen else []
+            place = f"annotation {identity}"
+            seen.add(identity)
         faults += name_problems(file, place, problems)
         if not problems:
             of_image[annotation["image_id"]].append(annotation)
     if faults:
         raise report_faults(name, faults)
-    annotations = tuple(_to_boxes(images[identity], rows, labels, masks) for identity, rows in of_image.items())
+    annotations = tuple(to_boxes(images[identity], rows, labels, masks) for identity, rows in of_image.items())
     return BoxedImages(
         name,
-        tuple(folder / str(image["file_name"]) for image in images.values()),
+        tuple(folder / image["file_name"] for image in images.values()),
         annotations,
-        tuple(str(categories[identity]["name"]) for identity in sorted(categories)),
+        tuple(categories[identity]["name"] for identity in sorted(categories)),
         tuple(f"{name}: {note}" for note in _find_notes(images, of_image, annotations, masks)),
     )
 
@@ -129,16 +128,22 @@ def read_annotations(
     expected: str = AN_INSTANCES_FILE,
     remedy: str = "Use the file of instances, not that of captions or keypoints.",
 ) -> dict[str, list[Any]]:
-    """Read a JSON file with lists of images, annotations and categories, whatever these hold.
-
-    Raises:
-        RequestError: It is missing, is no such file, or is damaged.
-    """
+    """Read a JSON file with lists of images, annotations and categories, whatever these hold."""
     content = read_json(file, expected)
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
         raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", expected, remedy))
     return content
+
+
+FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "id": ("a whole number", lambda value: isinstance(value, int)),
+    "width": ("pixels, at least 1", lambda value: isinstance(value, int) and 1 <= value < LARGEST),
+    "height": ("pixels, at least 1", lambda value: isinstance(value, int) and 1 <= value < LARGEST),
+    "file_name": ("a path in the split's folder", lambda value: isinstance(value, str) and not leads_outside(value)),
+    "name": ("text", lambda value: isinstance(value, str)),
+}
+"""Field of an image or a category → its type, for messages, and whether a value has it."""
 
 
 def _index_by_id(
@@ -147,50 +152,23 @@ def _index_by_id(
     """Return images or categories by their ids, in the order of the file; append the faults of invalid ones."""
     found: dict[int, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
-        identity = row.get("id") if isinstance(row, Mapping) else None
-        place = f"{kind} {identity if isinstance(identity, int) else f'number {number}'}"
-        lacking = [name for name in ("id", *needed) if not isinstance(row, Mapping) or name not in row]
+        values = row if isinstance(row, Mapping) else {}
+        identity = values.get("id")
+        lacking = [name for name in ("id", *needed) if name not in values]
+        unfit = [name for name in ("id", *needed) if name in values and not FIELDS[name][1](values[name])]
         if lacking:
-            faults.append(
-                Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", REMEDY)
-            )
-        elif unfit := [name for name in ("id", *needed) if not _is_valid(name, row[name])]:
-            expected = " and ".join(EXPECTED[name] for name in unfit)
-            faults.append(
-                Fault(
-                    file,
-                    f"{place} has the {unfit[0]} {quote(row[unfit[0]])}",
-                    f"{' and '.join(unfit)}: {expected}",
-                    REMEDY,
-                )
-            )
+            problem = f"lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}"
+        elif unfit:
+            expected = " and ".join(FIELDS[name][0] for name in unfit)
+            problem = f"has the {unfit[0]} {quote(values[unfit[0]])}", f"{' and '.join(unfit)}: {expected}"
         elif identity in found:
-            faults.append(Fault(file, f"{place} comes twice", "ids that differ", REMEDY))
+            problem = "comes twice", "ids that differ"
         else:
-            found[row["id"]] = row
+            found[values["id"]] = values
+            continue
+        place = f"{kind} {identity if isinstance(identity, int) else f'number {number}'}"
+        faults += name_problems(file, place, [problem])
     return found
-
-
-EXPECTED = {
-    "id": "a whole number",
-    "width": "pixels, at least 1",
-    "height": "pixels, at least 1",
-    "file_name": "a path inside the split's folder",
-    "name": "text",
-}
-"""Field of an image or a category → its type, for messages."""
-
-
-def _is_valid(name: str, value: Any) -> bool:
-    match name:
-        case "id":
-            return isinstance(value, int)
-        case "width" | "height":
-            return isinstance(value, int) and 1 <= value < LARGEST
-        case "file_name":
-            return isinstance(value, str) and not leads_outside(value)
-        case _:
-            return isinstance(value, str)
 
 
 def is_box(box: Any) -> TypeGuard[list[float]]:
@@ -198,19 +176,16 @@ def is_box(box: Any) -> TypeGuard[list[float]]:
     return isinstance(box, list) and len(box) == 4 and all(map(is_finite, box))
 
 
-def _find_problems(
-    annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
-) -> Iterator[Problem]:
-    """Yield the problems of an annotation."""
+def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapping[Any, int]) -> Iterator[Problem]:
+    """Yield the problems of an annotation; the image is None where it is not listed."""
     if not isinstance(annotation, Mapping):
         yield f"is a {type(annotation).__name__}", "an object"
         return
-    place, category = annotation.get("image_id"), annotation.get("category_id")
-    image = images.get(place) if isinstance(place, int) else None
     if image is None:
-        yield f"is of image {quote(place)}, which is not listed", "an image of the file"
-    if not isinstance(category, int) or category not in labels:
-        yield f"has the category {quote(category)}", f"one of the {len(labels)} that the file lists"
+        yield f"is of image {quote(annotation.get('image_id'))}, which is not listed", "an image of the file"
+    category = annotation.get("category_id")
+    if not isinstance(category, int | str) or category not in labels:
+        yield f"has the category {quote(category)}", f"one of the {len(labels)} that are known"
     if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
@@ -224,16 +199,17 @@ def _find_problems(
         left <= image["width"] and top <= image["height"] and left + width >= 0 and top + height >= 0
     ):
         yield (
-            f"has the box {box}, outside image {annotation['image_id']} of {image['width']}×{image['height']} pixels",
+            f"has the box {box}, outside its image of {image['width']}×{image['height']} pixels",
             "a box that touches its image",
         )
     if image is not None and annotation.get("segmentation") is not None:
         yield from find_outline_problems(annotation["segmentation"], image)
 
 
-def _to_boxes(
-    image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int], masks: bool
+def to_boxes(
+    image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[Any, int], masks: bool = False
 ) -> Boxes:
+    """Return the annotations of an image, which have no problems, as arrays."""
     corners = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
     outlines = tuple(to_run_lengths(row["segmentation"], image) for row in rows) if masks else None
     size = corners[:, 2] * corners[:, 3] if outlines is None else mask_areas(outlines)

@@ -6,17 +6,28 @@ both ends of a box belong to it; here a box reaches from its first pixel's left 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.detection.data.outlines import LARGEST
-from autoloss.tasks.files.faults import REMEDY, Fault, FaultyFile, name_problems, report_decoding, report_faults
-from autoloss.tasks.files.layout import find_directory, find_root, read_names
+from autoloss.tasks.detection.data.coco import find_problems, to_boxes
+from autoloss.tasks.files import (
+    Fault,
+    FaultyFile,
+    find_directory,
+    find_root,
+    name_problems,
+    read_names,
+    report_decoding,
+    report_faults,
+)
 
 NAME = "VOC"
 CLASSES = (
@@ -28,8 +39,7 @@ LAYOUT = """\
   VOCdevkit/VOC2007/JPEGImages/000005.jpg, …
   VOCdevkit/VOC2007/Annotations/000005.xml, …
   VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt, …"""
-SIDES = ("xmin", "ymin", "xmax", "ymax")
-AN_ANNOTATION = "an annotation of VOC in XML"
+LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}
 
 
 def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
@@ -37,11 +47,8 @@ def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
 
     Args:
         directory: VOCdevkit, or the folder that holds it.
-
-    Raises:
-        RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its number.
     """
-    place = find_directory(Path(directory), NAME, LAYOUT)
+    place = find_directory(directory, NAME, LAYOUT)
     folder = f"VOC{year}"
     roots = (place, place / folder, place / "VOCdevkit" / folder)
     root = find_root(roots, ("JPEGImages", "Annotations", LISTS), f"{NAME} {year}", LAYOUT)
@@ -67,65 +74,36 @@ def concatenate(parts: Sequence[BoxedImages]) -> BoxedImages:
 
 
 def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
-    """Read one file; if it is faulty, append its faults and return None."""
-    before = len(faults)
+    """Read one file as COCO would annotate it; if it is faulty, append its faults and return None."""
     try:
-        root = _parse_xml(file)
+        with report_decoding(file, "an annotation of VOC in XML"):
+            root = ElementTree.parse(file).getroot()
     except FaultyFile as error:
         faults.append(error.fault)
         return None
-    width, height = (_parse_number(root, f"size/{side}") for side in ("width", "height"))
-    if width is None or height is None or min(width, height) < 1:
-        faults.append(Fault(file, "has no size", "size with a width and a height", REMEDY))
+    if root.tag != "annotation":
+        faults.append(Fault(file, f"holds <{root.tag}>", "<annotation>", "Copy it again from its source."))
         return None
-    objects = root.findall("object")
-    for number, one in enumerate(objects, start=1):
-        faults += name_problems(file, f"object {number}", _find_problems(one, width, height))
+    width, height = (_parse_number(root, f"size/{side}") or 0 for side in ("width", "height"))
+    if min(width, height) < 1:
+        faults.append(Fault(file, "has no size", "size with a width and a height"))
+        return None
+    image = {"width": int(width), "height": int(height)}
+    rows = [_to_row(number, one) for number, one in enumerate(root.iterfind("object"), start=1)]
+    before = len(faults)
+    for row in rows:
+        faults += name_problems(file, f"object {row['id']}", find_problems(row, image, LABELS))
     if len(faults) > before:
         return None
-    sides = np.array([[_parse_number(one, f"bndbox/{side}") or 0.0 for side in SIDES] for one in objects]).reshape(
-        -1, 4
-    )
-    boxes = sides - (1, 1, 0, 0)
-    return Boxes(
-        (int(width), int(height)),
-        boxes.astype(np.float32),
-        np.array([CLASSES.index(_text(one, "name")) + 1 for one in objects], dtype=np.int64),
-        np.zeros(len(objects), dtype=bool),
-        np.array([_text(one, "difficult") == "1" for one in objects], dtype=bool),
-        (boxes[:, 2:] - boxes[:, :2]).prod(axis=1),
-        np.arange(1, len(objects) + 1),
-    )
+    difficult = np.array([_text(one, "difficult") == "1" for one in root.iterfind("object")], dtype=bool)
+    return replace(to_boxes(image, rows, LABELS), difficult=difficult)
 
 
-def _parse_xml(file: Path) -> Element:
-    with report_decoding(file, AN_ANNOTATION):
-        root = ElementTree.parse(file).getroot()
-    if root.tag != "annotation":
-        raise FaultyFile(Fault(file, f"holds <{root.tag}>", "<annotation>", "Copy it again from its source."))
-    return root
-
-
-def _find_problems(one: Element, width: float, height: float) -> Iterator[tuple[str, str]]:
-    """Yield the problems of an object, as (found, expected)."""
-    if _text(one, "name") not in CLASSES:
-        yield f"is a {_text(one, 'name') or 'thing without a name'!r}", "one of VOC's 20 classes"
-    if one.find("bndbox") is None:
-        yield "has no box", "a bndbox with xmin, ymin, xmax and ymax"
-        return
-    sides = [_parse_number(one, f"bndbox/{side}") for side in SIDES]
-    lacking = [name for name, side in zip(SIDES, sides, strict=True) if side is None]
-    if lacking:
-        yield f"has no number for {', '.join(lacking)}", "a bndbox with xmin, ymin, xmax and ymax"
-        return
-    left, top, right, bottom = (side or 0.0 for side in sides)
-    if right < left or bottom < top:
-        yield f"has the box {left:g}, {top:g}, {right:g}, {bottom:g}", "xmin ≤ xmax and ymin ≤ ymax"
-    elif left > width or top > height or right < 1 or bottom < 1:
-        yield (
-            f"has the box {left:g}, {top:g}, {right:g}, {bottom:g}, outside its image of {width:g}×{height:g} pixels",
-            "a box that touches its image",
-        )
+def _to_row(number: int, one: Element) -> dict[str, Any]:
+    sides = [_parse_number(one, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    left, top, right, bottom = (math.nan if side is None else side for side in sides)
+    box = None if one.find("bndbox") is None else [left - 1, top - 1, right - left + 1, bottom - top + 1]
+    return {"id": number, "category_id": _text(one, "name"), "bbox": box}
 
 
 def _text(element: Element, path: str) -> str:
@@ -134,7 +112,6 @@ def _text(element: Element, path: str) -> str:
 
 def _parse_number(element: Element, path: str) -> float | None:
     try:
-        number = float(_text(element, path))
+        return float(_text(element, path))
     except ValueError:
         return None
-    return number if abs(number) < LARGEST else None

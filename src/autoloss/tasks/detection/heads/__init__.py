@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoloss.tasks.detection.heads.classification import RCNN_CLS, RPN_CLS
+from autoloss.tasks.detection.heads.boxes import RCNN_CLS, RCNN_REG, RPN_CLS, RPN_REG
 from autoloss.tasks.detection.heads.head import Head
 from autoloss.tasks.detection.heads.mask import MASK
-from autoloss.tasks.detection.heads.regression import RCNN_REG, RPN_REG
 
 HEADS: tuple[Head, ...] = (RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG)
 """The heads of Faster R-CNN, in the order of the task's branches."""

@@ -30,14 +30,11 @@ class Stage(Enum):
 class BranchSettings:
     """Settings that the branches of a detector share.
 
-    Args:
-        unit: Unit of the areas i, u and e: square `pixels`, the paper's, or the area of each `target` box.
-        regression_weight: Weight of trees of areas; a hand-written loss on deltas keeps its own, 1.
-        deviations: Standard deviations in which the rejection protocol counts deltas.
+    `unit` is that of the areas i, u and e: square pixels, the paper's, or the area of each target box. `deviations` are the
+    standard deviations in which the rejection protocol counts deltas.
     """
 
     unit: AreaUnit = "pixels"
-    regression_weight: float = 10.0
     deviations: tuple[float, float, float, float] = PLAIN
 
 
@@ -45,14 +42,10 @@ class BranchSettings:
 class RegionLayers:
     """Layers that a head adds to the second stage of a network, on pooled features of its own.
 
-    They are trained on the regions with an object, and applied to the detections in evaluation: each image's detections then hold
-    their output under the name of the head.
-
-    Args:
-        build: (channels of the features, C without background) → layers that map (N, channels, `roi_size`, `roi_size`) to the raw
-            prediction (N, …). It is called after the rest of the network has been built.
-        roi_size: Cells of a region along each side.
-        roi_points: Sampling points of a cell along each side.
+    They are trained on the regions with an object, and applied to the detections in evaluation: each image's detections
+    then hold their output under the name of the head. `build` maps (channels of the features, C without background) to
+    layers from (N, channels, `roi_size`, `roi_size`) to the raw prediction (N, …), after the rest of the network has been
+    built; a cell has `roi_points` sampling points along each side.
     """
 
     build: Callable[[int, int], nn.Module]
@@ -62,13 +55,11 @@ class RegionLayers:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTarget:
-    """A target that a head needs of each object of an image besides its box and class.
+    """A target `name`, (G, …), that a head needs of each object of an image besides its box and class.
 
-    Args:
-        name: Key in the targets of the data, (G, …). The network's transform resizes `masks`, (G, H, W), and `keypoints` with the
-            image, and nothing else.
-        mirror: (values, width of the image) → the values in the mirrored image.
-        usable: (values) → (G,), which objects can be trained on; all when None.
+    The network's transform resizes `masks`, (G, H, W), and `keypoints` with the image, and nothing else. `mirror` maps
+    values and the width of the image to the values in the mirrored image, `usable` values to the objects (G,) that can be
+    trained on; all when None.
     """
 
     name: str
@@ -78,15 +69,10 @@ class ObjectTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOutput:
-    """The predictions of a head's layers for the N sampled regions with an object, and the object of each.
+    """The predictions (N, …) of a head's layers, in float32, for the N sampled regions with an object, and the object of each.
 
-    Args:
-        prediction: Output of the layers, (N, …), in float32.
-        region: (N, 4).
-        target: Class of each region, (N,).
-        image: Index of the image of each region, (N,).
-        assigned: Index of its object among those of the image, (N,).
-        objects: For each image, `boxes`, `labels` and the declared targets, (G, …) each.
+    Beside regions (N, 4) and their classes, `image` (N,) is the index of their image and `assigned` (N,) that of their
+    object in it; `objects` are, for each image, `boxes`, `labels` and the declared targets, (G, …) each.
     """
 
     prediction: Tensor
@@ -101,16 +87,10 @@ class OwnOutput:
 class SampledBoxes:
     """The N boxes that a stage samples in one step, positive and negative, with what the network predicts for them.
 
-    Args:
-        logits: Logits of the classes, (N, K).
-        deltas: Deltas of each box's own class, (N, 4).
-        target: Class of each box, (N,); 0 for a negative.
-        box: Assigned ground-truth box, (N, 4); of a negative its own reference box.
-        reference: Anchors or regions, (N, 4).
-        deviations: Unit of the deltas, (1, 4).
-        truth: Ground-truth boxes of the batch, (G, 4).
-        truth_target: Their classes, (G,).
-        own: Output of the head's own layers, if it declares some.
+    Logits of the classes are (N, K), deltas of each box's own class (N, 4), `target` its class, 0 for a negative, and `box`
+    its assigned ground-truth box, of a negative its own `reference` box, an anchor or region. `deviations`, (1, 4), are the
+    unit of the deltas; `truth` (G, 4) and `truth_target` (G,) the ground truth of the batch; `own` the output of the head's
+    own layers.
     """
 
     logits: Tensor
@@ -135,17 +115,11 @@ class SampledBoxes:
 
 
 class Head(ABC):
-    """A head of a detector, with one branch and one loss.
+    """A head of a detector, with one branch of its name and one loss, `standard` by the zoo's name.
 
-    A network calls `inputs` once per step with the boxes that its stage sampled, and the criterion's loss of this name with the
-    result. The rejection protocol does the same on an untrained network, and makes a sample of it.
-
-    Attributes:
-        name: Name of the branch.
-        stage: Stage in which the loss is called.
-        standard: Name in the zoo of the usual loss.
-        layers: Layers of its own, in the stage `RCNN`.
-        targets: Targets of each object that it needs besides box and class.
+    A network calls `inputs` once per step with the boxes that its stage sampled, and the criterion's loss of this name with
+    the result. The rejection protocol does the same on an untrained network, and makes a sample of it. In the stage `RCNN`
+    it may have layers of its own, and `targets` of each object besides box and class.
     """
 
     name: str
@@ -156,27 +130,20 @@ class Head(ABC):
 
     @abstractmethod
     def branch(self, classes: int, settings: BranchSettings) -> Branch:
-        """Return the branch that losses of this head are applied to.
-
-        Args:
-            classes: C, without background.
-        """
+        """Return the branch that losses of this head are applied to, for C classes without background."""
 
     @abstractmethod
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the raw prediction and the context that the loss is called with.
+        """Return the raw prediction and the context that the loss is called with; it is not called without a region with an object.
 
-        The prediction is (N, C, 1, 1) for boxes, (N, C, H, W) for layers that predict maps. Without any region with an object, the
-        loss is not called.
+        The prediction is (N, C, 1, 1) for boxes, (N, C, H, W) for layers that predict maps.
         """
 
     def detect(self, found: Mapping[str, Tensor], size: tuple[int, int]) -> Mapping[str, Any]:
-        """Return the fields of `Detections` that its own layers add for an image; called in evaluation only.
+        """Return the fields of `Detections` that its own layers add for an image of a height and width; in evaluation only.
 
-        Args:
-            found: `boxes` (D, 4) in pixels of the image, `scores` and `labels` (D,), and the output of the head's layers under
-                its name, (D, …).
-            size: Height and width of the image.
+        `found` holds `boxes` (D, 4) in pixels of the image, `scores` and `labels` (D,), and the layers' output under
+        the head's name, (D, …).
         """
         return {}
 

@@ -34,13 +34,9 @@ MASK_THRESHOLD = 0.5
 class ScoreMetric:
     """The metric of a classification branch: boxes are those of the target, scores are optimised.
 
-    Mean AP@[.5:.95] over the classes of the image after NMS for each class; the RPN has one class. The box of a positive is its
-    ground-truth box, that of a negative its own reference box.
-
-    Args:
-        nms: IoU threshold of NMS, which drops the lower score.
-
-    Source: Section 3.2 with Appendix A; where they leave it open, measured.
+    Mean AP@[.5:.95] over the classes of the image after NMS for each class, which drops the lower score; the RPN has one
+    class. The box of a positive is its ground-truth box, that of a negative its own reference box (Section 3.2 with
+    Appendix A; where they leave it open, measured).
     """
 
     nms: float
@@ -55,13 +51,7 @@ class ScoreMetric:
 
 @dataclass(frozen=True, slots=True)
 class BoxMetric:
-    """The metric of a regression branch: scores are the one-hot target, boxes are optimised.
-
-    A negative has score 0 for every class and is no detection.
-
-    Args:
-        nms: IoU threshold of NMS, which keeps the first of equal scores.
-    """
+    """The metric of a regression branch: scores are the one-hot target, boxes are optimised; a negative is no detection."""
 
     nms: float
 
@@ -76,9 +66,7 @@ class BoxMetric:
 def measure_masks(probabilities: Tensor, target: Tensor) -> float:
     """Return the mean share of COCO's thresholds that the IoU of a mask reaches; NaN without an object that has a pixel.
 
-    Args:
-        probabilities: Of the foreground, (N, …).
-        target: Share of the object in each cell, of the same shape; both count above a half.
+    Probabilities of the foreground and shares of the object in each cell, (N, …), both count above a half.
     """
     found, wanted = (part.detach().flatten(1).cpu() > MASK_THRESHOLD for part in (probabilities, target))
     some = wanted.any(dim=1)

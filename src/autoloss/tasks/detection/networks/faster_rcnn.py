@@ -2,13 +2,13 @@
 
 Anchors, matching, sampling, NMS and RoIAlign are torchvision's. The RPN and the R-CNN each report the boxes that they sample, and
 the losses of the heads of that stage are called with them; `space/boxes.py` says what a context holds. Heads that declare layers
-get them in the second stage (`own_layers.py`).
+get them in the second stage: pooled, trained on regions with an object, applied to detections.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,78 @@ from autoloss.space.boxes import PLAIN
 from autoloss.space.branch import BranchLoss, Criterion
 from autoloss.space.operators import upcast
 from autoloss.tasks.detection.heads import HEADS
-from autoloss.tasks.detection.heads.head import Head, OwnOutput, SampledBoxes, Stage
-from autoloss.tasks.detection.networks.own_layers import OwnLayers
+from autoloss.tasks.detection.heads.head import Head, OwnOutput, RegionLayers, SampledBoxes, Stage
+
+Features = dict[str, Tensor]
+Sizes = list[tuple[int, int]]
+
+
+class PooledLayers(nn.Module):
+    """The layers of one head, on features that are pooled for it, with output in float32 whatever their precision."""
+
+    def __init__(self, declared: RegionLayers, levels: list[str], channels: int, classes: int) -> None:
+        super().__init__()
+        self.pool = MultiScaleRoIAlign(levels, declared.roi_size, declared.roi_points)
+        self.layers = declared.build(channels, classes)
+
+    def forward(self, features: Features, regions: list[Tensor], sizes: Sizes) -> Tensor:
+        return upcast(self.layers(self.pool(features, regions, sizes)))
+
+
+class OwnLayers(nn.ModuleDict):
+    """The layers of all heads that declare some, by the name of the head.
+
+    `levels` are the names of the feature maps, of some channels, that regions are pooled from; `classes` is C, without
+    background.
+    """
+
+    def __init__(self, heads: Iterable[Head], levels: list[str], channels: int, classes: int) -> None:
+        super().__init__()
+        for head in heads:
+            if head.layers is None:
+                continue
+            if head.stage is not Stage.RCNN:
+                raise RequestError(
+                    f"The head {head.name!r} of the stage {head.stage.name} declares layers; only heads of the stage RCNN can."
+                )
+            self[head.name] = PooledLayers(head.layers, levels, channels, classes)
+
+    def predict(
+        self,
+        features: Features,
+        regions: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        indices: Sequence[Tensor],
+        sizes: Sizes,
+        objects: Sequence[Mapping[str, Tensor]],
+    ) -> dict[str, OwnOutput]:
+        """Return what each head predicts for the sampled regions with an object.
+
+        Regions of each image are (N, 4), `labels` their classes, 0 for a negative, and `indices` those of their
+        objects.
+        """
+        positive = [classes > 0 for classes in labels]
+        chosen = [image[rows] for image, rows in zip(regions, positive, strict=True)]
+        return {
+            name: OwnOutput(
+                prediction=layers(features, chosen, sizes),
+                region=torch.cat(chosen),
+                target=torch.cat([image[rows] for image, rows in zip(labels, positive, strict=True)]),
+                image=torch.cat([torch.full_like(part[:, 0], at).long() for at, part in enumerate(chosen)]),
+                assigned=torch.cat([image[rows] for image, rows in zip(indices, positive, strict=True)]),
+                objects=objects,
+            )
+            for name, layers in self.items()
+        }
+
+    def add_to(self, detections: Sequence[dict[str, Tensor]], features: Features, sizes: Sizes) -> None:
+        """Add what each head predicts for the detections of each image, under the name of the head."""
+        counts = [len(image["boxes"]) for image in detections]
+        for name, layers in self.items():
+            predicted = layers(features, [image["boxes"] for image in detections], sizes)
+            for image, part in zip(detections, predicted.split(counts), strict=True):
+                image[name] = part
+
 
 Target = Mapping[str, Tensor]
 """`boxes` (G, 4) and `labels` (G,) of one image, and the further targets that heads declare."""
@@ -38,19 +108,11 @@ Target = Mapping[str, Tensor]
 class DetectorSettings:
     """Settings of a Faster R-CNN; the defaults are torchvision's.
 
-    Args:
-        short_side: Images are resized so that the short side has this many pixels, unless the long side exceeds `long_side`.
-        anchor_sizes: Sides of anchors in pixels, one for each level of the pyramid.
-        head_width: Channels of the two layers of the R-CNN head.
-        roi_size: Cells of a region along each side.
-        roi_points: Sampling points of a cell along each side.
-        rpn_sampled: Anchors per image that the RPN is trained on.
-        rcnn_sampled: Regions per image that the R-CNN head is trained on.
-        proposals: Regions kept per image and level before NMS, and per image after it, in training and evaluation.
-        least_score: Minimum score of a detection.
-        deviations: Standard deviations of the R-CNN head's deltas; those of the RPN are 1.
-        mean: Mean of each colour, for normalisation.
-        deviation: Standard deviation of each colour.
+    Images are resized so that the short side has `short_side` pixels, unless the long side exceeds `long_side`, and
+    normalised by mean and deviation of each colour. There is one side of anchors for each level of the pyramid. `roi_size`
+    and `roi_points` are cells of a region, and sampling points of a cell, along each side; `rpn_sampled` anchors and
+    `rcnn_sampled` regions per image are trained on; `proposals` are kept per image and level before NMS, and per image
+    after it. `deviations` are those of the R-CNN head's deltas; those of the RPN are 1.
     """
 
     short_side: int = 800
@@ -64,7 +126,6 @@ class DetectorSettings:
     rcnn_sampled: int = 512
     proposals: tuple[int, int] = (2000, 1000)
     least_score: float = 0.05
-    most_detections: int = 100
     deviations: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -199,16 +260,9 @@ def _compute_loss(head: Head, loss: BranchLoss, boxes: SampledBoxes, own: OwnOut
 
 
 class FasterRCNN(GeneralizedRCNN):
-    """Faster R-CNN for images of any size.
+    """Faster R-CNN for images of any size, C classes without background and heads that may declare layers of their own.
 
-    Args:
-        backbone: Returns feature maps by name and has `out_channels`; the last map is the pooled extra level.
-        classes: C, without background.
-        settings: Sizes of the network.
-        heads: Heads, which may declare layers of their own.
-
-    Raises:
-        RequestError: A head of the first stage declares layers.
+    The backbone returns feature maps by name and has `out_channels`; the last map is the pooled extra level.
     """
 
     def __init__(
@@ -241,7 +295,7 @@ class FasterRCNN(GeneralizedRCNN):
             Float32Predictor(settings.head_width, classes + 1),
             *(0.5, 0.5, settings.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in settings.deviations),
-            *(settings.least_score, 0.5, settings.most_detections),
+            *(settings.least_score, 0.5, 100),
         )
         roi_heads.deviations = settings.deviations
         roi_heads.own = OwnLayers(heads, pooled, channels, classes)
@@ -253,15 +307,7 @@ class FasterRCNN(GeneralizedRCNN):
     def loss(
         self, images: Sequence[Tensor], targets: Sequence[Target], criterion: Criterion, heads: Sequence[Head] = HEADS
     ) -> Tensor:
-        """Sum the criterion's losses over the heads.
-
-        Args:
-            images: (3, H, W) each, in [0, 1].
-            criterion: Head → loss, with its weight and divisor; called outside any autocast.
-
-        Raises:
-            RequestError: A head declares layers that the network was built without.
-        """
+        """Sum the criterion's losses, called outside any autocast, over the heads; images are (3, H, W) each, in [0, 1]."""
         losses: dict[str, Tensor] = {}
 
         def report(stage: Stage, boxes: SampledBoxes, own: Mapping[str, OwnOutput]) -> None:

@@ -8,19 +8,13 @@ from torch import nn
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
 
-from autoloss.tasks.resnet import build_resnet, make_block
+from autoloss.tasks.weights import build_resnet, make_block
 
 
 def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
     """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A).
 
-    Args:
-        name: As in torchvision, such as resnet50.
-        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict. With weights, batch normalisation
-            and the first stage are frozen, as is usual for detectors.
-
-    Raises:
-        RequestError: There is no such ResNet, or the weights do not fit.
+    With weights, `imagenet` or the path of a state dict, batch normalisation and the first stage are frozen, as is usual.
     """
     return _pyramid(name, channels, weights, {"layer3": "0", "layer4": "1"})
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,9 @@ from PIL import Image
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.detection.data.coco import A_BOX, NAME, is_box, load_instances, read_annotations
-from autoloss.tasks.detection.data.outlines import is_finite
-from autoloss.tasks.files.faults import Fault, FaultyFile, name_problems, read_json, report_faults
-from autoloss.tasks.files.layout import find_directory
-from autoloss.tasks.pose.data.people import PIXEL_CENTRE, People, PeopleImages, PersonBoxes, list_joints
-from autoloss.tasks.pose.skeleton import BONES, JOINTS
+from autoloss.tasks.detection.masks import is_finite
+from autoloss.tasks.files import Fault, FaultyFile, find_directory, name_problems, read_json, report_faults
+from autoloss.tasks.pose.people import BONES, JOINTS, PIXEL_CENTRE, People, PeopleImages, PersonBoxes, list_joints
 
 LAYOUT = """\
   annotations/person_keypoints_train2017.json, person_keypoints_val2017.json
@@ -43,46 +41,40 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class KeypointFiles:
-    """The images of a split with boxes and joints.
-
-    Args:
-        images: Images and boxes, those of other categories included.
-        joints: Annotation's id → its joints (17, 3) as x, y and visibility, x and y as counts of pixels.
-        image_ids: COCO's id of each image.
-        persons: Ids of the categories that have joints.
-        notes: Warnings about what is unusual but accepted.
-    """
+    """The images of a split with boxes and joints of persons, COCO's id of each, and the ids of the categories that have joints."""
 
     images: BoxedImages
-    joints: Mapping[int, Array]
     image_ids: tuple[int, ...]
     persons: frozenset[int]
-    notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings about what is unusual but accepted."""
+        return self.images.notes
 
     def to_people(self, images: BoxedImages | None = None) -> PeopleImages:
         """Return the persons of all images, or of some of them as `BoxedImages` selects."""
         images = images or self.images
-        return PeopleImages(images.name, images.image, tuple(self._to_people(boxes) for boxes in images.annotations))
+        return PeopleImages(images.name, images.image, tuple(map(_to_people, images.annotations)))
 
     def with_persons(self) -> BoxedImages:
         """Return the images on which a person is annotated."""
-        kept = [index for index, boxes in enumerate(self.images.annotations) if self._rows(boxes)]
+        kept = [index for index, boxes in enumerate(self.images.annotations) if len(boxes.labels)]
         return self.images.select(kept, self.images.name)
 
-    def _rows(self, boxes: Boxes) -> list[int]:
-        return [row for row, identity in enumerate(boxes.identities.tolist()) if identity in self.joints]
 
-    def _to_people(self, boxes: Boxes) -> People:
-        rows = self._rows(boxes)
-        joints = np.array([self.joints[identity] for identity in boxes.identities[rows].tolist()], np.float64)
-        joints = joints.reshape(-1, len(JOINTS), 3)
-        return People(
-            boxes.boxes[rows].astype(np.float64),
-            joints[..., :2] + PIXEL_CENTRE,
-            joints[..., 2].astype(np.int8),
-            boxes.area[rows],
-            boxes.crowd[rows],
-        )
+def _to_people(boxes: Boxes) -> People:
+    assert boxes.joints is not None
+    places, visibility = boxes.joints[..., :2] + PIXEL_CENTRE, boxes.joints[..., 2].astype(np.int8)
+    return People(boxes.boxes.astype(np.float64), places, visibility, boxes.area, boxes.crowd)
+
+
+def _select_persons(boxes: Boxes, joints: Mapping[int, Array]) -> Boxes:
+    """Return the annotations that have joints, with them."""
+    rows = [row for row, identity in enumerate(boxes.identities.tolist()) if identity in joints]
+    columns = ("boxes", "labels", "crowd", "difficult", "area", "identities")
+    found = np.array([joints[boxes.identities[row]] for row in rows], np.float64).reshape(-1, len(JOINTS), 3)
+    return replace(boxes, **{name: getattr(boxes, name)[rows] for name in columns}, joints=found)
 
 
 def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
@@ -91,13 +83,13 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """
-    root = find_directory(Path(directory), NAME, LAYOUT)
+    root = find_directory(directory, NAME, LAYOUT)
     file, name = root / "annotations" / f"person_keypoints_{split}.json", f"{NAME} {split}"
     remedy = "Use the file of keypoints, not that of captions or instances."
     content = read_annotations(file, A_KEYPOINTS_FILE, remedy)
     persons = _find_persons(file, content["categories"])
     # Boxes, images and ids are checked there.
-    images = load_instances(file, root / split, name, content=content)
+    images = load_instances(file, root / split, name, content)
     faults: list[Fault] = []
     joints: dict[int, Array] = {}
     counted: Counter[str] = Counter()
@@ -116,19 +108,16 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
                 counted["persons state another num_keypoints than they have labelled joints; the joints count"] += 1
     if faults:
         raise report_faults(name, faults)
-    notes = tuple(f"{name}: {number} {what}." for what, number in counted.items())
+    notes = (*images.notes, *(f"{name}: {number} {what}." for what, number in counted.items()))
+    annotations = tuple(_select_persons(boxes, joints) for boxes in images.annotations)
     identities = tuple(image["id"] for image in content["images"])
-    return KeypointFiles(images, joints, identities, persons, (*images.notes, *notes))
+    return KeypointFiles(replace(images, annotations=annotations, notes=notes), identities, persons)
 
 
 def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[PersonBoxes, ...], tuple[str, ...]]:
-    """Read detected persons in COCO's format of results; those of other categories or without area are left out.
+    """Read detected persons in COCO's format of results: the boxes of each image, and notes on what was left out.
 
-    Returns:
-        The boxes of each image, and notes on what was left out.
-
-    Raises:
-        RequestError: The file cannot be read, or detections are faulty; the first twenty are listed.
+    Those of other categories or without area are left out; the first twenty faults are listed.
     """
     file = Path(file)
     content = read_json(file, A_DETECTIONS_FILE)

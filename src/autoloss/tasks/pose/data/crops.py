@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from autoloss.options import Count, Positive, Share, check, declare
-from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import draw_heatmaps
-from autoloss.tasks.pose.skeleton import MIRRORED
+from autoloss.tasks.pose.people import MIRRORED, PeopleImages
 
 Matrix = NDArray[np.float64]
 """(2, 3): continuous coordinates of a crop, with a 1 → those of the image."""
@@ -61,13 +60,7 @@ class CropSettings:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The position of a crop on its box.
-
-    Args:
-        scale: Factor on its sides.
-        degrees: Angle by which it is turned, clockwise as one looks at the image.
-        mirrored: Exchange left and right.
-    """
+    """The position of a crop on its box: factor on its sides, degrees clockwise as one looks at the image, and mirrored or not."""
 
     scale: float = 1.0
     degrees: float = 0.0
@@ -134,11 +127,7 @@ def cut(image: Tensor, matrix: Matrix, settings: CropSettings) -> Tensor:
 
 
 class TrainingCrops(Dataset[Example]):
-    """The persons of a data set with their heatmaps.
-
-    Args:
-        augmentation: Drawn from torch's global generator; None changes nothing.
-    """
+    """The persons of a data set with their heatmaps; the augmentation draws from torch's global generator, None changes nothing."""
 
     def __init__(self, images: PeopleImages, settings: CropSettings, augmentation: Augmentation | None) -> None:
         self._images = images

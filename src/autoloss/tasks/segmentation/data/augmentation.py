@@ -12,19 +12,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageSource
-from autoloss.tasks.segmentation.data.resizing import resize, resize_image, resize_mask
-
-try:
-    from torchvision import tv_tensors
-    from torchvision.transforms import v2
-except (ImportError, RuntimeError) as error:  # A torchvision of another torch raises RuntimeError.
-    raise RequestError(
-        f"torchvision cannot be imported ({error}); data sets of images need it, in the version that goes with torch. "
-        "Run: pip install autoloss[vision]"
-    ) from None
+from autoloss.tasks.segmentation.data.resized_copy import resize, resize_image, resize_mask
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the colours of ImageNet, on which the weights of the networks were trained."""
@@ -57,11 +50,8 @@ class Window:
 class RandomScaledCrop(v2.Transform):
     """Scale image and mask by a common random factor and crop a random square, padded where they are too small.
 
-    The crop is done first, so that only its pixels are resized. The result equals that of torchvision's own transforms (tested), up
-    to a rounding of the factor to whole pixels, in little more than half the time (measured).
-
-    Args:
-        side: Side of the square in pixels.
+    The crop is done first, so that only its pixels are resized. The result equals that of torchvision's own transforms
+    (tested), up to a rounding of the factor to whole pixels, in little more than half the time (measured).
     """
 
     def __init__(self, side: int, scales: tuple[float, float] = SCALES) -> None:
@@ -99,12 +89,7 @@ class RandomScaledCrop(v2.Transform):
 
 @final
 class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """A data set for training: each access augments the example anew.
-
-    Args:
-        source: Images and masks.
-        side: Side of the crop in pixels: 128 in the paper's proxy, 512 in its retraining.
-    """
+    """A data set for training: each access crops a square anew, of 128 pixels in the paper's proxy, 512 in its retraining."""
 
     def __init__(self, source: ImageSource, side: int) -> None:
         self.source = source
@@ -121,13 +106,9 @@ class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @final
 class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """A data set for evaluation: whole images.
+    """A data set for evaluation: whole images, resized to a side in pixels as in the paper's proxy, or of their own size.
 
     Images that are not resized differ in size and need a batch size of 1.
-
-    Args:
-        source: Images and masks.
-        side: Side in pixels to which images are resized, as in the paper's proxy; None keeps their own size.
     """
 
     def __init__(self, source: ImageSource, side: int | None = None) -> None:

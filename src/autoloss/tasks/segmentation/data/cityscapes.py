@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile
-from autoloss.tasks.files.layout import check_split, find_directory, find_root
+from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
 
 NAME = "Cityscapes"
@@ -54,16 +53,8 @@ TRAIN_IDS[list(CLASSES.values())] = np.arange(len(CLASSES), dtype=np.uint8)
 
 
 def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
-    """Find a split of Cityscapes (fine annotations); no image is read.
-
-    Args:
-        directory: The folder that holds leftImg8bit and gtFine.
-        split: train or val. The labels of test are not public.
-
-    Raises:
-        RequestError: A folder is missing, or holds no image; the message shows the expected layout.
-    """
-    place = find_directory(Path(directory), NAME, LAYOUT)
+    """Find train or val of Cityscapes (fine annotations) in the folder of leftImg8bit and gtFine; no image is read."""
+    place = find_directory(directory, NAME, LAYOUT)
     root = find_root((place, place / "cityscapes"), (IMAGES, MASKS), NAME, LAYOUT)
     check_split(split, SPLITS, NAME, root)
     find_root((root,), (f"{IMAGES}/{split}", f"{MASKS}/{split}"), f"{split} split of {NAME}", LAYOUT)
@@ -78,11 +69,7 @@ def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
 
 
 def read_mask(file: Path) -> np.ndarray:
-    """Read a mask of label ids as train ids, `IGNORED` for labels that are not among the 19.
-
-    Raises:
-        FaultyFile: The file is missing, cannot be decoded, or holds an id that Cityscapes does not have.
-    """
+    """Read a mask of label ids as train ids, `IGNORED` for labels that are not among the 19."""
     labels = read_indices(file)
     if labels.size and labels.max() >= LABELS:
         remedy = "Use the files that end in _labelIds.png, not those in colour or with train ids."

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, report_faults
-from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
-from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, rank_by_hash, read_indices
+from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root, read_names, report_faults
+from autoloss.tasks.segmentation.data.image_files import IGNORED, SUFFIXES, ImageFiles, rank_by_hash, read_indices
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 SPLITS = ("train", "valid", "test")
 HELD_OUT_SHARE = 0.2
 """Share of the images that valid and test get where there is no list."""
@@ -26,23 +24,14 @@ LAYOUT = """\
 
 
 def load_folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> ImageFiles:
-    """Find a split of a folder with `images` and `masks`.
+    """Find a split of a folder with `images` and `masks`: the names in train.txt, valid.txt or test.txt.
 
-    A split consists of the names in its list: train.txt, valid.txt, test.txt. Without a list for valid or test, a fifth of the
-    images in train.txt is held out for it, or, without train.txt, a fifth of the images in no list; train has the rest. Which
-    images are held out depends on their names and the seed alone.
-
-    Args:
-        split: train, valid or test.
-        classes: Number of classes. If None, every mask of the folder is read, and the largest label is the last class.
-        seed: Seed of the images that are held out.
-
-    Raises:
-        RequestError: A folder is missing, a split is empty, an image has no mask, two lists name the same image, or a mask
-            is faulty.
+    Without a list for valid or test, a fifth of the images in train.txt is held out for it, or, without train.txt, a fifth
+    of the images in no list; train has the rest. Which images are held out depends on their names and the seed alone. If
+    the number of classes is None, every mask of the folder is read, and the largest label is the last class.
     """
     name = f"the data in {directory}"
-    root = find_directory(Path(directory), "your data", LAYOUT)
+    root = find_directory(directory, "your data", LAYOUT)
     find_root((root,), ("images", "masks"), "data with images and masks", LAYOUT)
     check_split(split, SPLITS, name, root)
     images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",))
@@ -77,14 +66,7 @@ class _Labels:
 
 @functools.lru_cache(maxsize=4)
 def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
-    """Return the largest label of all masks, plus one.
-
-    Args:
-        masks: Files with the times of their last change, so that the result is cached.
-
-    Raises:
-        RequestError: Masks cannot be read, or hold fewer than two classes.
-    """
+    """Return the largest label of all masks, plus one; files come with the times of their last change, for the cache."""
     with ThreadPoolExecutor() as threads:
         labels = list(threads.map(_read_labels, (file for file, _ in masks)))
     faults = [one for one in labels if isinstance(one, Fault)] + _find_mixed([file for file, _ in masks], labels)

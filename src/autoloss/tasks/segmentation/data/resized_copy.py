@@ -1,6 +1,6 @@
 """A resized copy of a data set for proxies, made once and cached on disk (Appendix A).
 
-A proxy reads 128×128 pixels of images that are twenty times as large; without the copy it would wait for their decoding. The folder
+A proxy reads 128×128 pixels of images that are twenty times as large; without the copy it would wait for their decoding. The file
 of a copy is named by a fingerprint of everything that it was made from, and is renamed to that name when it is complete, so that an
 incomplete copy is never used.
 """
@@ -12,10 +12,9 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,104 +25,95 @@ import numpy as np
 import torch
 from filelock import FileLock
 from torch import Tensor
+from torch.nn import functional as F
 
+from autoloss.atomic_files import commit_file
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
+from autoloss.tasks.files import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
 from autoloss.tasks.segmentation.data.image_files import ImageFiles
-from autoloss.tasks.segmentation.data.resizing import resize
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format of copies."""
 CACHE = "AUTOLOSS_CACHE"
 """Environment variable with the folder of the cache."""
 CHUNK = 256
 """Images that are read at once, which bounds the memory."""
-IMAGES, MASKS = "images.npy", "masks.npy"
 
 log = logging.getLogger(__name__)
-Row = tuple[np.ndarray, np.ndarray]
+
+
+def resize(image: Tensor, mask: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Resize an image (3, H, W) and its mask (H, W), both in 8 bits, such that they stay aligned."""
+    return resize_image(image, height, width), resize_mask(mask, height, width)
+
+
+def resize_image(image: Tensor, height: int, width: int) -> Tensor:
+    """Resize an image (3, H, W) in 8 bits bilinearly, with antialiasing."""
+    if image.shape[-2:] == (height, width):
+        return image
+    # In the memory format channels_last torch resizes 8 bits several times as fast (measured).
+    batch = image[None].contiguous(memory_format=torch.channels_last)
+    return F.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
+
+
+def resize_mask(mask: Tensor, height: int, width: int) -> Tensor:
+    """Resize a mask (H, W) in 8 bits; each pixel gets the label nearest to its centre."""
+    if mask.shape == (height, width):
+        return mask
+    # The mode `nearest` takes the first pixel of each block, which shifts labels relative to the image.
+    return F.interpolate(mask[None, None], (height, width), mode="nearest-exact")[0, 0]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ResizedCopy:
-    """The images and masks of a data set at one size.
+    """The images and masks of a data set at one size; `file` is None if they are in memory.
 
-    Args:
-        images: (N, side, side, 3) in 8 bits, memory-mapped where possible.
-        masks: (N, side, side) in 8 bits, likewise.
-        folder: Folder of the copy, None if it is in memory.
+    `rows` are (N, side, side, 4) in 8 bits: red, green, blue and the class; memory-mapped where possible.
     """
 
     source: ImageFiles
     side: int
-    images: np.ndarray = field(repr=False)
-    masks: np.ndarray = field(repr=False)
-    folder: Path | None
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.source.classes
+    rows: np.ndarray = field(repr=False)
+    file: Path | None
 
     def __len__(self) -> int:
-        return len(self.images)
-
-    def image(self, index: int) -> Tensor:
-        """Return an image, (3, side, side) in 8 bits."""
-        return torch.from_numpy(self.images[index].copy()).permute(2, 0, 1)
-
-    def mask(self, index: int) -> Tensor:
-        """Return a mask, (side, side) in 8 bits."""
-        return torch.from_numpy(self.masks[index].copy())
+        return len(self.rows)
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.image(index), self.mask(index)
+        """Return an image, (3, side, side), and its mask, (side, side), in 8 bits."""
+        row = torch.from_numpy(self.rows[index].copy())
+        return row[..., :3].permute(2, 0, 1), row[..., 3]
 
     def __reduce__(self) -> tuple[Callable[..., ResizedCopy], tuple[Any, ...]]:
         # A copy on disk is sent as its folder: the other process maps it too, or makes it if it has another disk.
-        if self.folder is not None:
-            return open_copy, (self.source, self.side, self.folder.parent)
-        return ResizedCopy, (self.source, self.side, self.images, self.masks, None)
+        if self.file is not None:
+            return open_copy, (self.source, self.side, self.file.parent)
+        return ResizedCopy, (self.source, self.side, self.rows, None)
 
 
 def open_copy(source: ImageFiles, side: int, directory: Path | str | None = None) -> ResizedCopy:
-    """Open the resized copy of a data set; it is made if there is none yet.
+    """Open the copy of a data set with images of side × side pixels, whatever their shape; it is made if there is none yet.
 
-    Of several processes one makes the copy, and the others wait for it. If the cache cannot be written, the copy is made in
-    memory, with a warning through logging.
-
-    Args:
-        side: In pixels; images are resized to side × side whatever their shape.
-        directory: Folder of the cache; if None `AUTOLOSS_CACHE`, or the user's cache.
-
-    Raises:
-        RequestError: Files cannot be read; all are checked, and up to twenty faults listed.
+    Of several processes one makes the copy, and the others wait for it. If the cache, by default in the folder
+    `AUTOLOSS_CACHE` or the user's, cannot be written, the copy is made in memory, with a warning through logging. All
+    faulty files are found, and twenty listed.
     """
-    if side < 1:
-        raise RequestError(f"The side of the resized images is {side} pixels; it needs to be at least 1.")
     if not len(source):
         raise RequestError(f"{source.name} holds no images; expected at least one.")
     cache = find_cache() if directory is None else Path(directory)
-    folder = cache / fingerprint(source, side)
+    file = cache / f"{fingerprint(source, side)}.npy"
     try:
-        if not folder.is_dir():
-            _make_copy(source, side, folder)
-        return _open_mapped(source, side, folder)
+        if not file.is_file():
+            _make_copy(source, side, file)
+        return ResizedCopy(source, side, _map_rows(source, side, file), file)
     except OSError as error:
         _warn_once(str(cache), error.strerror or str(error))
-        return _copy_in_memory(source, side)
+        return ResizedCopy(source, side, np.stack(list(_resize_all(source, side))), None)
 
 
 def find_cache() -> Path:
-    """Return the folder of the cache.
-
-    Raises:
-        RequestError: The user has no home folder.
-    """
+    """Return the folder of the cache."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser()
     usual = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -139,9 +129,6 @@ def fingerprint(source: ImageFiles, side: int) -> str:
     """Return the name of a copy, which changes with everything that it is made from.
 
     The folder of the data set is not part of it, so that a data set that is moved keeps its copy.
-
-    Raises:
-        RequestError: Files are missing.
     """
     faults: list[Fault] = []
     files = []
@@ -159,70 +146,49 @@ def fingerprint(source: ImageFiles, side: int) -> str:
     return f"{side}-{hashlib.sha256(known.encode()).hexdigest()[:24]}"
 
 
-def _make_copy(source: ImageFiles, side: int, folder: Path) -> None:
-    """Write the copy to a temporary folder, and rename it when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        if folder.is_dir():
+def _make_copy(source: ImageFiles, side: int, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        if file.is_file():
             return
-        # Under the lock, remaining temporary folders are those of killed processes.
-        for left in folder.parent.glob(f"{folder.name}.part-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        log.info("Making a copy of %s at %d×%d pixels in %s.", source.name, side, side, folder)
-        part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
+        # Under the lock, remaining parts are those of killed processes. Without locks each process has its own.
+        for left in file.parent.glob(f"{file.stem}.part-*"):
+            left.unlink(missing_ok=True)
+        log.info("Making a copy of %s at %d×%d pixels, %s.", source.name, side, side, file)
+        handle, name = tempfile.mkstemp(prefix=f"{file.stem}.part-", dir=file.parent)
+        part = Path(name)
         try:
-            _write(_resize_all(source, side), len(source), side, part)
-            part.chmod(0o755)
-            part.rename(folder)
+            # Written rather than mapped: a full disk would kill a process that writes to a mapped file.
+            with os.fdopen(handle, "wb") as rows:
+                header = {"descr": "|u1", "fortran_order": False, "shape": (len(source), side, side, 4)}
+                np.lib.format.write_array_header_1_0(rows, header)
+                for row in _resize_all(source, side):
+                    rows.write(row.tobytes())
+            part.chmod(0o644)
+            commit_file(part, file)
         except OSError:
             # On a disk without locks another process may have been first; its copy is equal.
-            if not folder.is_dir():
+            if not file.is_file():
                 raise
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            part.unlink(missing_ok=True)
 
 
-def _write(rows: Iterable[Row], count: int, side: int, part: Path) -> None:
-    with (part / IMAGES).open("wb") as images, (part / MASKS).open("wb") as masks:
-        for file, shape in zip((images, masks), _shapes(count, side).values(), strict=True):
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-        # Written rather than mapped: a full disk would kill a process that writes to a mapped file.
-        for image, mask in rows:
-            images.write(image.tobytes())
-            masks.write(mask.tobytes())
-        for file in (images, masks):
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _shapes(count: int, side: int) -> dict[str, tuple[int, ...]]:
-    # Channels last, as files are decoded and as torch resizes fastest.
-    return {IMAGES: (count, side, side, 3), MASKS: (count, side, side)}
-
-
-def _open_mapped(source: ImageFiles, side: int, folder: Path) -> ResizedCopy:
-    shapes = _shapes(len(source), side)
+def _map_rows(source: ImageFiles, side: int, file: Path) -> np.ndarray:
+    shape = len(source), side, side, 4
     try:
-        found = {name: np.load(folder / name, mmap_mode="r") for name in shapes}
-    except (ValueError, EOFError, FileNotFoundError):
-        found = {}
-    if {name: array.shape for name, array in found.items()} != shapes:
+        rows = np.load(file, mmap_mode="r")
+    except (ValueError, EOFError):
+        rows = np.empty(0)
+    if rows.shape != shape:
         raise RequestError(
-            f"The copy of {source.name} in {folder} is damaged; expected {IMAGES} and {MASKS} of {len(source)} images. "
-            "Delete that folder: the copy is then made again."
+            f"The copy of {source.name}, {file}, is damaged; expected the pixels of {len(source)} images. Delete it: it is "
+            "then made again."
         )
-    return ResizedCopy(source, side, found[IMAGES], found[MASKS], folder)
+    return rows
 
 
-def _copy_in_memory(source: ImageFiles, side: int) -> ResizedCopy:
-    images, masks = (np.empty(shape, np.uint8) for shape in _shapes(len(source), side).values())
-    for index, row in enumerate(_resize_all(source, side)):
-        images[index], masks[index] = row
-    return ResizedCopy(source, side, images, masks, None)
-
-
-def _resize_all(source: ImageFiles, side: int) -> Iterator[Row]:
+def _resize_all(source: ImageFiles, side: int) -> Iterator[np.ndarray]:
     """Yield all images and masks resized, in order; decoded by threads, since decoders release the GIL.
 
     Raises:
@@ -243,12 +209,13 @@ def _resize_all(source: ImageFiles, side: int) -> Iterator[Row]:
         raise report_faults(source.name, faults)
 
 
-def _resize_one(source: ImageFiles, side: int, index: int) -> Row | Fault:
+def _resize_one(source: ImageFiles, side: int, index: int) -> np.ndarray | Fault:
     try:
         image, mask = resize(*source.pair(index), side, side)
     except FaultyFile as error:
         return error.fault
-    return image.permute(1, 2, 0).numpy(), mask.numpy()
+    # Channels last, as files are decoded and as torch resizes fastest.
+    return torch.cat([image.permute(1, 2, 0), mask[..., None]], dim=2).numpy()
 
 
 @functools.cache

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, report_decoding
-from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
+from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root, read_names, report_decoding
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 
 NAME = "VOC 2012"
@@ -37,18 +36,13 @@ A_MAT_FILE = "a MATLAB file of SBD with the field GTcls.Segmentation"
 
 
 def load_voc(directory: Path | str, split: str) -> ImageFiles:
-    """Find a split of VOC 2012; only its lists are read.
+    """Find train, val, trainval or `train_aug` of VOC 2012; only its lists are read.
 
-    Args:
-        directory: VOCdevkit, VOCdevkit/VOC2012, or the folder that holds VOCdevkit. SBD's benchmark_RELEASE may be in any of
-            these.
-        split: train, val, trainval; or `train_aug`, for which SBD is needed. Where both annotate an image, VOC's mask is used:
-            it is finer, and has ignored borders, unlike SBD's.
-
-    Raises:
-        RequestError: A folder or list is missing or empty; the message shows the expected layout.
+    The directory is VOCdevkit, VOCdevkit/VOC2012, or the folder that holds VOCdevkit. `train_aug` needs SBD's
+    benchmark_RELEASE in any of these; where both annotate an image, VOC's mask is used: it is finer, and has ignored
+    borders, unlike SBD's.
     """
-    place = find_directory(Path(directory), NAME, LAYOUT)
+    place = find_directory(directory, NAME, LAYOUT)
     needed = ("JPEGImages", "SegmentationClass", LISTS)
     roots = (place, place / "VOC2012", place / "VOCdevkit" / "VOC2012")
     root = find_root(roots, needed, NAME, LAYOUT)
@@ -65,11 +59,7 @@ def load_voc(directory: Path | str, split: str) -> ImageFiles:
 
 
 def read_mask(file: Path) -> np.ndarray:
-    """Read a mask of VOC (palette PNG) or of SBD (MATLAB).
-
-    Raises:
-        FaultyFile: The file is missing, cannot be decoded, or is not a mask.
-    """
+    """Read a mask of VOC (palette PNG) or of SBD (MATLAB)."""
     return _read_sbd(file) if file.suffix == ".mat" else read_indices(file)
 
 

@@ -1,13 +1,14 @@
-"""Tasks that score the rows of a table: their common options, the reading of their data, and the training of a small network."""
+"""Tasks on the rows of a table: their common options, the reading of their data, and the training of a small network."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from autoloss.errors import RequestError, suggest
 from autoloss.options import Count, Positive, declare
@@ -23,10 +24,18 @@ from autoloss.space.loss import MAIN
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.tabular.data.rows import impute, standardise
-from autoloss.tasks.tabular.data.table import ColumnsRead, Missing, read_columns, read_header
-from autoloss.tasks.tabular.network import mlp
+from autoloss.tasks.tabular.rows import impute, standardise
+from autoloss.tasks.tabular.table import ColumnsRead, Missing, read_columns, read_header
 from autoloss.training.recipe import Recipe
+
+
+def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.Sequential:
+    """Build a perceptron (N, inputs) → (N, outputs), raw, with ReLU between its layers of `hidden` units; 0 layers: linear."""
+    stages: list[nn.Module] = []
+    for entering, leaving in pairwise([inputs, *[hidden] * layers]):
+        stages += [nn.Linear(entering, leaving), nn.ReLU()]
+    return nn.Sequential(*stages, nn.Linear(hidden if layers else inputs, outputs))
+
 
 Rows = NDArray[np.int64]
 PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
@@ -36,8 +45,8 @@ WEIGHTED = "baseline/lambdarank"
 
 
 @declare()
-class ScoreOptions:
-    """Options of every task that scores rows."""
+class TableOptions:
+    """Options of every task on a table."""
 
     drop: str = ""
     """Columns of a CSV file to drop, separated by commas; a name that holds a comma in double quotes."""
@@ -52,6 +61,26 @@ class ScoreOptions:
     """Optimizer steps, rounded up to whole epochs."""
     learning_rate: Positive = 0.05
     """Initial learning rate."""
+
+    def list_dropped(self) -> list[str]:
+        """Return the names of the columns to drop."""
+        rows = csv.reader([self.drop], skipinitialspace=True)
+        return [name.strip() for row in rows for name in row if name.strip()]
+
+    def build_network(self, inputs: int, outputs: int) -> Callable[[], nn.Module]:
+        """Return a function that builds the network."""
+        return partial(mlp, inputs, outputs, hidden=self.hidden, layers=self.layers)
+
+    def make_recipe(self, rows: int, batch_size: int, **further: Any) -> Recipe:
+        """Return the recipe for some training rows, with as many steps in whole epochs."""
+        epochs = math.ceil(self.steps / max(1, rows // batch_size))
+        return Recipe(epochs=epochs, batch_size=batch_size, learning_rate=self.learning_rate, **further)
+
+
+@declare()
+class ScoreOptions(TableOptions):
+    """Options of every task that scores rows."""
+
     pairs: Count = 2**17
     """Largest number of pairs of a batch; if there are more, so many are drawn."""
     split_seed: Annotated[int, Field(ge=0)] = 0
@@ -60,14 +89,7 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class BundledTable:
-    """A table that another package installs.
-
-    Args:
-        package: The package, which is not imported.
-        file: Path of the table inside it.
-        columns: Option → column of the table.
-        drop: Columns that are no inputs.
-    """
+    """A table that another package, which is not imported, installs: its file, option → column, and columns that are no inputs."""
 
     package: str
     file: str
@@ -78,17 +100,9 @@ class BundledTable:
 def read_table(
     data: str, bundled: Mapping[str, BundledTable], wanted: Mapping[str, str | None], options: ScoreOptions, extra: str
 ) -> tuple[ColumnsRead, Mapping[str, str]]:
-    """Read a bundled table or a CSV file.
+    """Read a bundled table, which an `extra` of autoloss installs, or a CSV file: its columns, and option → column.
 
-    Args:
-        wanted: Option → the column that a person gave for it; None if it may be missing, and empty if it may not.
-        extra: Extra of autoloss that installs the bundled tables.
-
-    Returns:
-        The columns, and option → column.
-
-    Raises:
-        RequestError: The data are unknown or faulty, or a column is not given.
+    `wanted` is option → the column that a person gave for it; None if it may be missing, and empty if it may not.
     """
     if data in bundled:
         table = bundled[data]
@@ -104,11 +118,7 @@ def read_table(
             )
         path = Path(found.origin).parent / table.file
         return read_columns(path, [*table.columns.values()], drop=table.drop, missing="impute"), table.columns
-    path = Path(data)
-    if not path.suffix and not path.exists():
-        raise RequestError(
-            f"There is no data set named {data!r}.{suggest(data, bundled)} Known: {', '.join(bundled)}, or the path of a CSV file."
-        )
+    path = find_csv(data, bundled)
     for option, column in wanted.items():
         if column == "":
             raise RequestError(
@@ -119,16 +129,21 @@ def read_table(
         raise RequestError(
             f"One column of {path.name} stands for two of {', '.join(f'{o}={c}' for o, c in columns.items())}; give each its own."
         )
-    drop = [name.strip() for row in csv.reader([options.drop], skipinitialspace=True) for name in row if name.strip()]
-    return read_columns(path, [*columns.values()], drop=drop, missing=options.missing), columns
+    return read_columns(path, [*columns.values()], drop=options.list_dropped(), missing=options.missing), columns
+
+
+def find_csv(data: str, bundled: Iterable[str]) -> Path:
+    """Return the path of a CSV file, unless it looks like the name of a bundled data set."""
+    path = Path(data)
+    if not path.suffix and not path.exists():
+        raise RequestError(
+            f"There is no data set named {data!r}.{suggest(data, bundled)} Known: {', '.join(bundled)}, or the path of a CSV file."
+        )
+    return path
 
 
 def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> NDArray[np.float64]:
-    """Return a column of numbers.
-
-    Raises:
-        RequestError: It holds text, or a number below the least.
-    """
+    """Return a column of numbers."""
     values = table.targets[column]
     for line, value in zip(table.lines, values, strict=True):
         if isinstance(value, str):
@@ -143,9 +158,8 @@ def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> ND
 def split_groups(members: Rows, seed: int, strata: Rows | None = None) -> tuple[Rows, Rows, Rows]:
     """Return the rows of train, valid and test, 60/20/20; the rows of a group stay together.
 
-    Args:
-        members: Group of each row, counted from 0.
-        strata: Stratum of each group, counted from 0, of each of which every part gets its share; one for all if None.
+    `members` is the group of each row, `strata` the stratum of each group, of which every part gets its share; both count
+    from 0.
     """
     rng = np.random.default_rng(seed)
     parts = np.zeros(members.max() + 1, dtype=np.int64)
@@ -173,16 +187,11 @@ def build_score_task(
     baselines: Sequence[str] = (),
     lists: Rows | None = None,
 ) -> SupervisedTask:
-    """Build the task of scoring rows.
+    """Build the task of scoring rows: inputs (N, F), in which NaN is imputed by the median of the training rows, target (N, K).
 
-    Args:
-        inputs: (N, F); NaN is imputed by the median of the training rows.
-        target: (N, K), with the columns of the branch.
-        splits: Rows of train, valid and test.
-        batch_size: Examples of a batch: rows, or the groups of `lists`.
-        sample_size: Examples of a sample of the rejection protocol.
-        baselines: Losses of the kind of task in common use besides those over pairs.
-        lists: Group of each row, counted from 0, if an example is the list of a group's rows.
+    An example is a row, or with `lists`, the group of each row counted from 0, the list of a group's rows; batches and
+    samples of the rejection protocol have so many examples.
+    `baselines` are losses of the kind of task in common use besides those over pairs.
     """
     filled = standardise(impute(inputs, inputs[splits[0]]), impute(inputs, inputs[splits[0]])[splits[0]])
 
@@ -196,19 +205,13 @@ def build_score_task(
 
     train, valid, test = map(take, splits)
     examples = len(train[0]) if lists is None else len(train)
-    size = min(batch_size, examples)
     task = SupervisedTask(
-        partial(mlp, inputs.shape[1], 1, hidden=options.hidden, layers=options.layers),
+        options.build_network(inputs.shape[1], 1),
         train,
         valid,
         test=test,
         branch=branch,
-        recipe=Recipe(
-            epochs=math.ceil(options.steps / max(1, examples // size)),
-            batch_size=size,
-            learning_rate=options.learning_rate,
-            evaluation_batch=4096,
-        ),
+        recipe=options.make_recipe(examples, min(batch_size, examples), evaluation_batch=4096),
         data=Data(rows_per_sample=min(sample_size, examples), collate_fn=None if lists is None else join_lists),
         name=name,
         standard=standard,

@@ -33,14 +33,10 @@ CLASSES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of a data set.
+    """The rows of a data set: inputs (N, F), NaN where one is imputed later, with names, and a target (N,), classes or values.
 
-    Args:
-        inputs: (N, F) numbers; NaN where one is missing and imputed later.
-        target: (N,) class indices, or values.
-        columns: Names of the F inputs; `color=red` for one-hot columns.
-        classes: Names of the classes by index, the second of two being the positive one; empty for a regression.
-        used: Column of the file → how it is used as an input; empty where all are numbers.
+    `columns` has `color=red` for one-hot columns. The second of two classes is the positive one; a regression has none.
+    `used` maps a column of the file to how it is used as an input; it is empty where all are numbers.
     """
 
     inputs: NDArray[np.float64]
@@ -86,18 +82,10 @@ def build_table(
     place: str = "the target",
     lines: Sequence[int] | None = None,
 ) -> Table:
-    """Build a table from inputs and a target of classes (text or numbers) or values.
+    """Build a table from inputs (N, F) with names and N labels of a target of classes (text or numbers) or values.
 
-    Args:
-        inputs: (N, F).
-        columns: Names of the F inputs.
-        labels: The N texts or numbers of the target.
-        positive: The positive class; the last in order when None.
-        place: Name of the target in messages.
-        lines: Line of each row, for messages.
-
-    Raises:
-        RequestError: The target does not fit the kind of metric, has only one class or value, or too few rows.
+    The positive class is the last in order when None. `place`, the name of the target, and the lines of the rows are for
+    messages.
     """
     counts = Counter(labels)
     if len(counts) < 2:
@@ -140,11 +128,7 @@ def split_rows(table: Table) -> tuple[Rows, Rows, Rows]:
 def subsample(table: Table, rows: Rows, count: int | None, imbalance: float, seed: int) -> Rows:
     """Return `count` of the rows, stratified by class with at least one row each; all of them when `count` is None.
 
-    Args:
-        imbalance: Applied first: class k of C keeps imbalance^(−k/(C−1)) of its rows, the usual long tail.
-
-    Raises:
-        RequestError: There are not enough rows, or the target of an imbalance has no classes.
+    First the imbalance is applied: class k of C keeps imbalance^(−k/(C−1)) of its rows, the usual long tail.
     """
     if imbalance != 1 and not table.classes:
         raise RequestError(f"The option imbalance is {imbalance}, but this target has no classes; leave it at 1.")
@@ -161,12 +145,7 @@ def subsample(table: Table, rows: Rows, count: int | None, imbalance: float, see
 
 
 def add_noise(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray[np.float64]:
-    """Return the target of the rows with noise.
-
-    Args:
-        noise: Share of the rows that get another class, drawn uniformly; for values, the standard deviation of added normal
-            noise, in that of the target.
-    """
+    """Return the target of the rows with noise: a share gets another class; values get normal noise, in their deviation."""
     rng = random.Random(seed)
     target = table.target[rows].copy()
     if not table.classes:

@@ -9,21 +9,15 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from autoloss.tasks.pose.skeleton import JOINTS
-from autoloss.tasks.resnet import build_resnet, make_block
+from autoloss.tasks.pose.people import JOINTS
+from autoloss.tasks.weights import build_resnet, make_block
 
 DEVIATION = 0.001
 """Standard deviation of the initial weights after the backbone."""
 
 
 class SimpleBaseline(nn.Module):
-    """A backbone whose features are brought to the resolution of heatmaps by deconvolutions.
-
-    Args:
-        backbone: Images (N, 3, H, W) → features (N, C, h, w).
-        channels: C.
-        widths: Channels of each deconvolution, which doubles the resolution.
-    """
+    """A backbone, images (N, 3, H, W) → features (N, channels, h, w), and deconvolutions that each double their resolution."""
 
     def __init__(self, backbone: nn.Module, channels: int, widths: Sequence[int] = (256, 256, 256)) -> None:
         super().__init__()
@@ -46,15 +40,7 @@ class SimpleBaseline(nn.Module):
 
 
 def simple_baseline(name: str = "resnet50", weights: str = "none") -> SimpleBaseline:
-    """Build the paper's network.
-
-    Args:
-        name: ResNet of torchvision.
-        weights: Of the ResNet: `none`; `imagenet`, which torchvision downloads; or the path of a state dict.
-
-    Raises:
-        RequestError: There is no such ResNet, or the weights are not available or do not fit.
-    """
+    """Build the paper's network on a ResNet of torchvision; weights are `none`, `imagenet`, or the path of a state dict."""
     body = build_resnet(name, weights)
     channels: int = body.fc.in_features
     parts = (body.conv1, body.bn1, body.relu, body.maxpool, body.layer1, body.layer2, body.layer3, body.layer4)

@@ -1,4 +1,4 @@
-"""Images with persons and their joints, read on access: the form of every data set of poses (Section 4.4)."""
+"""Images with persons and COCO's 17 joints, read on access: the form of every data set of poses (Section 4.4)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,45 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 
+JOINTS = (
+    "nose",
+    "left_eye",
+    "right_eye",
+    "left_ear",
+    "right_ear",
+    "left_shoulder",
+    "right_shoulder",
+    "left_elbow",
+    "right_elbow",
+    "left_wrist",
+    "right_wrist",
+    "left_hip",
+    "right_hip",
+    "left_knee",
+    "right_knee",
+    "left_ankle",
+    "right_ankle",
+)
+MIRRORED = np.array([0, *(joint - 1 if joint % 2 == 0 else joint + 1 for joint in range(1, len(JOINTS)))])
+"""Joint → its place in a mirror image: left becomes right."""
+SIGMAS = np.array([26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]) / 1000
+"""Standard deviation of COCO's annotators at each joint, relative to the square root of the person's area."""
+BONES = ((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10))
+BONES += ((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6))
+"""Pairs of joints that COCO's skeleton connects."""
+
+
 PIXEL_CENTRE = 0.5
 """COCO's joints count pixels; ours are continuous."""
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """The persons of one image.
+    """The G persons of one image, in continuous coordinates: pixel 0 covers 0 to 1.
 
-    Args:
-        boxes: (G, 4) as left, top, right, bottom in continuous coordinates: pixel 0 covers 0 to 1.
-        joints: (G, 17, 2) as x and y in the same coordinates; half a pixel more than COCO's, which count pixels.
-        visibility: (G, 17), COCO's: 0 not labelled, 1 labelled but hidden, 2 visible.
-        area: (G,) in square pixels.
-        crowd: (G,), whether it is a group of persons.
+    Boxes are (G, 4) as left, top, right, bottom; joints (G, 17, 2) as x and y, half a pixel more than COCO's, which count
+    pixels; `visibility` (G, 17) is COCO's: 0 not labelled, 1 labelled but hidden, 2 visible; `crowd` says whether it is a
+    group of persons.
     """
 
     boxes: NDArray[np.float64]
@@ -50,13 +75,9 @@ class PersonBoxes:
 
 @dataclass(frozen=True, slots=True)
 class PeopleImages:
-    """The images of a split.
+    """The images of a split, (3, H, W) in [0, 1], which `read` gives by their index, with the persons of each.
 
-    Args:
-        name: Name in messages, such as "COCO val2017".
-        read: Index → image (3, H, W) in [0, 1].
-        people: Persons of each image.
-        detected: Boxes of each image in which poses are predicted for evaluation; those of the ground truth when None.
+    In evaluation, poses are predicted in the `detected` boxes of each image, those of the ground truth when None.
     """
 
     name: str
@@ -75,11 +96,7 @@ class PeopleImages:
         return len(self.people)
 
     def persons(self) -> list[tuple[int, int]]:
-        """Return image and row of every person to train on.
-
-        Raises:
-            RequestError: There is none.
-        """
+        """Return image and row of every person to train on."""
         found = [(image, int(row)) for image, people in enumerate(self.people) for row in people.trainable]
         if not found:
             raise RequestError(f"{self.name} has no person with a labelled joint; check its annotations.")

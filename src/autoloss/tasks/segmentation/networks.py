@@ -1,28 +1,21 @@
-"""The common parts of DeepLabv3+ and PSPNet: a dilated ResNet, an auxiliary head, and padding for images of any size.
+"""DeepLabv3+ (Chen et al., 2018) and PSPNet (Zhao et al., 2017) on a dilated ResNet, for images of any size (Section 4.1).
 
-Both are built from segmentation-models-pytorch.
+Both are built from segmentation-models-pytorch, whose own `PSPNet` uses three stages of the backbone; this one uses all five.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from segmentation_models_pytorch.base import SegmentationHead
+from segmentation_models_pytorch.decoders.deeplabv3.decoder import DeepLabV3PlusDecoder
+from segmentation_models_pytorch.decoders.pspnet.decoder import PSPDecoder
+from segmentation_models_pytorch.encoders import get_encoder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
-from autoloss.training.weights import load_state_dict
-
-try:
-    from segmentation_models_pytorch.base import SegmentationHead
-    from segmentation_models_pytorch.encoders import get_encoder
-except (ImportError, RuntimeError) as error:
-    # A torchvision of another torch release fails with a RuntimeError.
-    raise RequestError(
-        f"Networks for segmentation need segmentation-models-pytorch, which cannot be imported ({error}). "
-        "Run: pip install autoloss[vision]"
-    ) from error
+from autoloss.tasks.weights import load_state_dict
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
 OUTPUT_STRIDES = (8, 16)
@@ -34,13 +27,9 @@ AUXILIARY_STAGE = 4
 class Segmenter(nn.Module):
     """Encoder, decoder and head; in training with an auxiliary head, it returns two predictions.
 
-    Args:
-        encoder: Images (N, 3, H, W) → features at DEPTH + 1 scales, the finest first.
-        decoder: These features → (N, channels, h, w).
-        channels: Channels of the decoder's features.
-        classes: Channels of the prediction.
-        upsampling: H / h.
-        auxiliary: Add a head on the features of the last stage but one, for training only.
+    The encoder maps images (N, 3, H, W) to features at DEPTH + 1 scales, the finest first, the decoder these to (N,
+    channels, h, w); `upsampling` is H / h. The auxiliary head, for training only, is on the features of the last stage but
+    one.
     """
 
     def __init__(
@@ -89,23 +78,11 @@ def build_auxiliary_head(channels: int, classes: int) -> nn.Sequential:
     )
 
 
-def group_parameters(network: Segmenter, factor: float) -> list[dict[str, Any]]:
-    """Return the parameter groups: the backbone at the recipe's learning rate, all other layers at `factor` times of it."""
-    backbone = list(network.encoder.parameters())
-    theirs = {id(parameter) for parameter in backbone}
-    heads = [parameter for parameter in network.parameters() if id(parameter) not in theirs]
-    return [{"params": backbone}, {"params": heads, "factor": factor}]
-
-
 def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
     """Build a ResNet whose last stages are dilated for an output stride.
 
-    Args:
-        weights: `none`; `imagenet`, which segmentation-models-pytorch downloads once; or the path of a state dict as
-            torchvision's ResNets have it.
-
-    Raises:
-        RequestError: An unknown name, or weights that are not available or do not fit.
+    Weights are `none`; `imagenet`, which segmentation-models-pytorch downloads once; or the path of torchvision's state
+    dict.
     """
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
@@ -147,3 +124,39 @@ def _load(encoder: nn.Module, name: str, path: str) -> None:
 
 def _summarise(what: str, names: Sequence[str]) -> str:
     return f"{len(names)} {what}" + (f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else "")
+
+
+# After the module above, whose error says what to do if the extra is missing.
+
+DEEPLAB_RATES = {16: (6, 12, 18), 8: (12, 24, 36)}
+"""Output stride → dilations of the pyramid (Chen et al., 2017, Rethinking Atrous Convolution, Section 3.3); the library uses the
+second row for both by default."""
+
+
+def deeplab(
+    classes: int, name: str = "resnet50", *, output_stride: int = 16, weights: str = "none", auxiliary: bool = False
+) -> Segmenter:
+    """Build DeepLabv3+ with separable convolutions on one of `BACKBONES`, whose last features have the output stride 8 or 16.
+
+    Weights of the backbone are `none`, `imagenet`, or a path; an auxiliary head is for training only.
+    """
+    encoder = build_backbone(name, output_stride, weights)
+    decoder = DeepLabV3PlusDecoder(
+        encoder_channels=encoder.out_channels,  # type: ignore[arg-type]
+        encoder_depth=DEPTH,
+        out_channels=256,
+        atrous_rates=DEEPLAB_RATES[output_stride],
+        output_stride=output_stride,  # type: ignore[arg-type]
+        aspp_separable=True,
+        aspp_dropout=0.5,
+    )
+    return Segmenter(encoder, decoder, 256, classes, upsampling=4, kernel_size=1, auxiliary=auxiliary)
+
+
+def pspnet(
+    classes: int, name: str = "resnet101", *, output_stride: int = 8, weights: str = "none", auxiliary: bool = False
+) -> Segmenter:
+    """Build PSPNet with the dropout of its authors' code; arguments as for `deeplab`."""
+    encoder = build_backbone(name, output_stride, weights)
+    decoder = PSPDecoder(encoder.out_channels, out_channels=512, dropout=0.1)  # type: ignore[arg-type]
+    return Segmenter(encoder, decoder, 512, classes, upsampling=output_stride, kernel_size=3, auxiliary=auxiliary)

@@ -10,8 +10,9 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +20,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloss.errors import RequestError, join_names, quote, unknown
-from autoloss.tasks.tabular.data.dates import encode_dates, find_notations, parse_date
-from autoloss.tasks.tabular.data.rows import Table, build_table
+from autoloss.tasks.files import report_faults
 from autoloss.tasks.tabular.metrics import Kind
+from autoloss.tasks.tabular.rows import Table, build_table
+
+DAY_SECONDS = 86_400.0
+YEAR_DAYS, WEEK_DAYS = 365.25, 7.0
+
+
+def _parse_iso(text: str) -> datetime:
+    if not text[:4].isdigit() or text[4:5] != "-":
+        raise ValueError(f"{text} does not begin with a year and a dash")
+    return datetime.fromisoformat(text)
+
+
+NOTATIONS: Mapping[str, Callable[[str], datetime]] = {
+    "2026-01-31": _parse_iso,
+    "2026/01/31": lambda text: datetime.strptime(text, "%Y/%m/%d"),
+    "31.01.2026": lambda text: datetime.strptime(text, "%d.%m.%Y"),
+    "31/01/2026": lambda text: datetime.strptime(text, "%d/%m/%Y"),
+    "01/31/2026": lambda text: datetime.strptime(text, "%m/%d/%Y"),
+}
+"""An example of each notation, and its parser; the first may have a time, as in 2026-01-31 17:30."""
+
+
+def parse_date(text: str, notation: str) -> float | None:
+    """Return the seconds since 1970, or None where the text has another notation."""
+    try:
+        found = NOTATIONS[notation](text)
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def find_notations(texts: Sequence[str], share: float) -> list[str]:
+    """Return the notations that at least a share of the texts fit, the best first; several where day and month look alike."""
+    fits = {notation: sum(parse_date(text, notation) is not None for text in texts) for notation in NOTATIONS}
+    best = max(fits.values())
+    return [notation for notation, fit in fits.items() if fit == best] if texts and best >= share * len(texts) else []
+
+
+def encode_dates(name: str, seconds: Sequence[float]) -> dict[str, list[float]]:
+    """Return a column of dates as numbers: days, the position in the year and in the week, and in the day where times differ."""
+    columns = {f"{name}: day": [second / DAY_SECONDS for second in seconds]}
+    periods = {"year": YEAR_DAYS * DAY_SECONDS, "week": WEEK_DAYS * DAY_SECONDS}
+    if any(second % DAY_SECONDS for second in seconds if not math.isnan(second)):
+        periods["time"] = DAY_SECONDS
+    for period, length in periods.items():
+        angles = [2 * math.pi * (second % length) / length for second in seconds]
+        columns[f"{name}: {period}, sine"] = [math.sin(angle) for angle in angles]
+        columns[f"{name}: {period}, cosine"] = [math.cos(angle) for angle in angles]
+    return columns
+
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 """Texts of a missing value, in lower case."""
@@ -31,7 +81,6 @@ DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
-FAULTS_SHOWN = 20
 
 Missing = Literal["refuse", "impute", "drop"]
 """Handling of missing values: they are faults; numbers are imputed and texts get a category of their own; rows are dropped."""
@@ -56,10 +105,6 @@ class Faults:
         if not self.found:
             return
         listed = [text for _, text in sorted(self.found, key=lambda fault: fault[0])]
-        more = len(listed) - FAULTS_SHOWN
-        if more > 0:
-            listed = [*listed[:FAULTS_SHOWN], f"and {more} more"]
-        lines = "".join(f"\n  {text}" for text in listed)
         advice = "Correct the file, or drop these columns."
         if self.missing:
             counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
@@ -67,7 +112,7 @@ class Faults:
                 f"Missing values by column: {counts}. missing=impute fills them in, missing=drop drops their rows; or correct the "
                 "file, or drop these columns."
             )
-        raise RequestError(f"{self.path.name} cannot be used as it is:{lines}\n{advice}")
+        raise report_faults(self.path.name, listed, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +133,10 @@ def read_csv(
     positive: str | None = None,
     missing: Missing = "refuse",
 ) -> Table:
-    """Read a CSV file with a header.
+    """Read a CSV file with a header and a target of some kind of metric; faults are listed by line, the header's is 1, and column.
 
-    Args:
-        target: Column of the target: text or numbers for classes, numbers for a regression.
-        kind: Kind of the metric; the target has to be of the same kind.
-        drop: Columns to drop.
-        positive: The positive class; the last in order when None.
-        missing: Handling of missing values. Imputed numbers are NaN in the table, with a column that says where; rows
-            without a target are dropped unless missing values are refused.
-
-    Raises:
-        RequestError: The file has faults, which are listed by line (the header is line 1) and column.
+    Imputed numbers are NaN in the table, with a column that says where; rows without a target are dropped unless missing
+    values are refused. The positive class is the last in order when None.
     """
     if target is None:
         raise RequestError(
@@ -120,14 +157,9 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRead:
-    """The columns of a file: inputs, and those that are no inputs.
+    """The columns of a file: inputs (N, F) with names, the N numbers or texts of each target, and the line of each row.
 
-    Args:
-        inputs: (N, F).
-        names: Names of the F inputs.
-        targets: Column → its N numbers, or texts.
-        lines: Line of each row.
-        used: Column of the file → how it is used as an input.
+    `used` maps a column of the file to how it is used as an input.
     """
 
     inputs: NDArray[np.float64]
@@ -140,11 +172,7 @@ class ColumnsRead:
 def read_columns(
     path: Path, targets: Sequence[str], *, drop: Sequence[str] = (), missing: Missing = "refuse"
 ) -> ColumnsRead:
-    """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs.
-
-    Raises:
-        RequestError: The file has faults, which are listed by line (the header is line 1) and column.
-    """
+    """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs."""
     faults = Faults(path)
     cells = _read_cells(path, faults)
     left_out = dict.fromkeys((*targets, *drop))
@@ -240,11 +268,7 @@ def _check_length(row: Sequence[str], header: Sequence[str], line: int, faults: 
 
 
 def _drop_rows(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
-    """Return the rows that have a value in each of the columns.
-
-    Raises:
-        RequestError: No row has.
-    """
+    """Return the rows that have a value in each of the columns."""
     absent = {name: [_is_missing(text) for text in cells.columns[name]] for name in names}
     kept = [row for row in range(len(cells.lines)) if not any(column[row] for column in absent.values())]
     if not kept:
@@ -294,8 +318,7 @@ def _add_strange(
 def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dict[str, list[float]]:
     """Return the inputs of a column by name: itself, the parts of a date, or one column of 0 and 1 for each distinct text.
 
-    Args:
-        impute: Missing numbers and dates are NaN, and a column of 0 and 1 says where; a missing text is a category of its own.
+    To impute, missing numbers and dates are NaN and a column says where; a missing text is a category of its own.
     """
     present = _list_present(name, cells, None if impute else faults)
     absent = [_is_missing(text) for text in cells.columns[name]] if impute else []

@@ -1,15 +1,16 @@
-"""Weights from a file of names and tensors only; a pickle that could run code is refused."""
+"""Weights from files of names and tensors only, never from a pickle that could run code; ResNets, and a small block."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from autoloss.errors import RequestError, quote
+from autoloss.errors import RequestError, quote, unknown
 
 _EXPECTED = (
     "Expected names and tensors alone, saved by torch.save(network.state_dict(), path) or as safetensors; a whole pickled network "
@@ -53,3 +54,39 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise RequestError(f"{path} holds a {type(value).__name__} under {quote(name)}. {_EXPECTED}")
     return found
+
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
+
+def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
+    """Build a ResNet of torchvision.
+
+    Args:
+        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict.
+        options: Further arguments of torchvision's function.
+    """
+    if name not in RESNETS:
+        raise unknown("backbone", name, RESNETS)
+    # Imported here: small networks do not need it.
+    from torchvision.models import resnet
+
+    body: Any = getattr(resnet, name)(weights="DEFAULT" if weights == "imagenet" else None, **options)
+    if weights not in ("none", "imagenet"):
+        try:
+            body.load_state_dict(load_state_dict(weights))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise RequestError(
+                f"{weights} does not hold the weights of a {name} ({reason}); give the path of its state dict."
+            ) from None
+    return body
+
+
+def make_block(channels: int, into: int, stride: int = 2) -> nn.Sequential:
+    """Return a 3×3 convolution with batch normalisation and ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(channels, into, kernel_size=3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(into),
+        nn.ReLU(inplace=True),
+    )

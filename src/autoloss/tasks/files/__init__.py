@@ -1,1 +1,0 @@
-"""The files of a data set: their layout, their faults, and their inspection."""

@@ -1,1 +1,0 @@
-"""Networks that predict a heatmap for each joint."""

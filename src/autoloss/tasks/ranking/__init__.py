@@ -1,1 +1,0 @@
-"""Ranking of items: by queries, or all together."""
