@@ -39,7 +39,7 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.resolving import operator_table
-from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.settings import Configuration
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments
@@ -59,7 +59,7 @@ def _small(task: autoloss.Task) -> dict[str, Any]:
 def _list_zoo(task: autoloss.Task) -> tuple[str, ...]:
     """Return the losses of the zoo that a search of the task can start from."""
     most = Configuration().evolution.initial
-    losses, _ = parse_starting_losses(["zoo"], task, operator_table(()), most)
+    losses, _ = parse_starting_losses(name_losses(["zoo"]), task, operator_table(()), most)
     return tuple(loss.formula for loss in losses)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import autoloss
 from autoloss import zoo
 from autoloss.run.request import make_request
-from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.space.operators import OPERATORS
 from tests.tasks.toy import TwoHeadsTask
 
@@ -94,7 +94,7 @@ def test_a_search_starts_from_the_standard_loss_and_all_that_fit(activation: str
     values = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     pair = values, values.argmax(1) if activation == "softmax" else (values > 0).float()
     task = autoloss.SupervisedTask(lambda: nn.Linear(3, 3), pair, pair, activation, lambda p, y: p.mean().item())
-    found = parse_starting_losses(["shelf"], task, OPERATORS, 40)[0]
+    found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0]
     assert found[0].label == task.standard["main"]
     assert [one.label for one in found[1:]] == [one.name for one in zoo.SHELF if one.activation == activation]
 
@@ -115,6 +115,6 @@ def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
 def test_several_branches_get_a_loss_of_the_shelf_on_one_at_a_time():
 
     task = TwoHeadsTask()
-    found = parse_starting_losses(["shelf"], task, OPERATORS, 100)[0]
+    found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 100)[0]
     assert len(found) > len(task.branches)
     assert all(set(one.loss) == set(task.branches) for one in found)

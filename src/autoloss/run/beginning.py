@@ -38,57 +38,62 @@ LONGER = 3
 
 def write_start(
     request: Request, evaluator: Evaluator, directory: Path, workers: int, final: bool, store: Store
-) -> None:
-    """Save the samples of a new run, then its settings, from which it can be resumed.
+) -> RunSettings:
+    """Save the samples of a new run, then its settings, from which it can be resumed; return these.
 
     Raises:
         RunError: There is no room for the samples, or the task's own code fails.
     """
     sample_files.save(directory, evaluator.samples)
     task = evaluator.task
-    store.write_settings(
-        RunSettings(
-            configuration=evaluator.configuration,
-            task=request.reference,
-            title=task.name,
-            branches=branch_forms(task, evaluator.samples),
-            release=__version__,
-            build=build(),
-            samples_digest=sample_files.find_digest(directory),
-            recipe=read_recipe(task),
-            also=request.also,
-            final=final,
-            workers=workers,
-            alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
-            untrained=evaluator.measure_untrained(evaluator.make_training().seed),
-            standard_loss=dict(task.standard),
-            data=tuple(task.choices()),
-            author=sign_code(request.reference, evaluator.configuration.space.operators),
-        )
+    settings = RunSettings(
+        configuration=evaluator.configuration,
+        task=request.reference,
+        title=task.name,
+        branches=branch_forms(task, evaluator.samples),
+        release=__version__,
+        build=build(),
+        samples_digest=sample_files.find_digest(directory),
+        recipe=read_recipe(task),
+        also=request.also,
+        final=final,
+        workers=workers,
+        alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
+        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        standard_loss=dict(task.standard),
+        data=tuple(task.choices()),
+        author=sign_code(request.reference, evaluator.configuration.space.operators),
     )
+    store.write_settings(settings)
+    return settings
 
 
 def prepare_search(
-    evaluator: Evaluator, losses: Sequence[StartingLoss], machines: Machines, store: Store, say: Say
-) -> Evaluator:
+    evaluator: Evaluator,
+    settings: RunSettings,
+    losses: Sequence[StartingLoss],
+    machines: Machines,
+    store: Store,
+    say: Say,
+) -> tuple[Evaluator, RunSettings]:
     """Climb the ladder, adapt the settings of the search to what its task can follow, and test the losses to start from.
 
     Returns:
-        What tests and trains the candidates; its settings are those of the run from here on.
+        What tests and trains the candidates, and the settings of the run from here on.
 
     Raises:
         RunError: The task's own code fails, or the standard loss learns nothing in any way that was tried.
     """
-    ladder, resolution = _climb_ladder(evaluator, machines, store, say)
+    ladder, resolution = _climb_ladder(evaluator, settings, machines, store, say)
     if ladder is not None:
         for text in ladder.describe():
             say(text)
-        check_learning(ladder, evaluator, store.settings().task)
-        settings = evaluator.configuration.search
+        check_learning(ladder, evaluator, settings.task)
+        search = evaluator.configuration.search
         # What the user or the task's recipe chose stays.
-        if settings.learning_rate == 1 and settings.step_rule == "recipe":
+        if search.learning_rate == 1 and search.step_rule == "recipe":
             changes = ladder.choose_settings(evaluator.task.step_rules)
-            if resolution is not None and not settings.resolution:
+            if resolution is not None and not search.resolution:
                 changes["search.resolution"] = float(f"{resolution.error:.2g}")
             evaluator = evaluator.changed(evaluator.configuration.changed(changes))
     evaluator = adapt(evaluator, say)
@@ -99,17 +104,16 @@ def prepare_search(
         *describe_budget(evaluator.configuration),
     ):
         say(text)
-    store.replace_settings(
-        replace(
-            store.settings(),
-            configuration=evaluator.configuration,
-            start=start,
-            standard=score_standard(evaluator),
-            ladder=None if ladder is None else ladder.to_dict(),
-            prepared=True,
-        )
+    prepared = replace(
+        settings,
+        configuration=evaluator.configuration,
+        start=start,
+        standard=score_standard(evaluator),
+        ladder=None if ladder is None else ladder.to_dict(),
+        prepared=True,
     )
-    return evaluator
+    store.replace_settings(prepared)
+    return evaluator, prepared
 
 
 def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference) -> None:
@@ -148,7 +152,7 @@ def _advise(task: Task, reference: TaskReference) -> str:
 
 
 def _climb_ladder(
-    evaluator: Evaluator, machines: Machines, store: Store, say: Say
+    evaluator: Evaluator, settings: RunSettings, machines: Machines, store: Store, say: Say
 ) -> tuple[Ladder | None, Resolution | None]:
     """Race what an expert would try with the standard loss; what was trained before an interruption is not trained again."""
     configuration = evaluator.configuration
@@ -172,9 +176,9 @@ def _climb_ladder(
     whole = [outcome for job, outcome in record.outcomes.items() if job.training.split == "valid"]
     resolution = measure_resolution(whole)
     if resolution is not None:
-        best, untrained = ladder and ladder.best and ladder.best.mean, store.settings().untrained
+        best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     if ladder is not None and ladder.spent:
-        rest = configuration.evaluations + count_final(evaluator.task, configuration, store.settings().final)
+        rest = configuration.evaluations + count_final(evaluator.task, configuration, settings.final)
         say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
     return ladder, resolution

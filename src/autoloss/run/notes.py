@@ -222,13 +222,14 @@ def _describe_upgrade(before: Sequence[str]) -> list[str]:
     ]
 
 
-def note_changes(evaluator: Evaluator, store: Store, candidates: int, say: Callable[[str], None]) -> None:
+def note_changes(
+    evaluator: Evaluator, settings: RunSettings, store: Store, candidates: int, say: Callable[[str], None]
+) -> None:
     """Say how the task differs from the beginning of the run, and keep it for every later reader.
 
     Args:
         candidates: Number of candidates that were proposed before.
     """
-    settings = store.settings()
     for text in describe_changes(evaluator, settings):
         say(text)
         kept = f"After candidate #{candidates - 1}: {text}"

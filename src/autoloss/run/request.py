@@ -16,7 +16,7 @@ from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
-from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
+from autoloss.run.starting_losses import StartingLoss, name_losses, parse_starting_losses, read_losses
 from autoloss.run.trust import Trust, check_trust
 from autoloss.run.user_files import absolute_name
 from autoloss.settings import Configuration
@@ -145,7 +145,8 @@ def make_request(
     table = operator_table(own)
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
-    wanted = [] if list(start) == [NOTHING] else [*configuration.evolution.start, *start]
+    known = name_losses(configuration.evolution.start)
+    wanted = [] if list(start) == [NOTHING] else [*known, *read_losses(start)]
     losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
     configuration = configuration.changed(
         {
@@ -214,7 +215,7 @@ def restore_request(
         reference=settings.task,
         configuration=settings.configuration,
         operators=table,
-        start=parse_starting_losses(evolution.start, loaded, table, evolution.initial)[0],
+        start=parse_starting_losses(name_losses(evolution.start), loaded, table, evolution.initial)[0],
         also=settings.also,
         samples=sample_files.load(directory, settings.samples_digest),
     )

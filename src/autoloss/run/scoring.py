@@ -181,7 +181,7 @@ def compare(
                 f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
             )
         evaluator, configuration = prepare(request), request.configuration
-        note_changes(evaluator, store, found.reader.count, say or (lambda text: None))
+        note_changes(evaluator, found.settings, store, found.reader.count, say or (lambda text: None))
         with start_workers(evaluator, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)

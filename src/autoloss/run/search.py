@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from autoloss.comparison.confirm import confirm_and_compare
+from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError
 from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Dispatcher
@@ -34,12 +35,12 @@ from autoloss.space.operators import Operator
 from autoloss.store import store as stores
 from autoloss.store.database import resume_command, warn
 from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 
-Value = TypeVar("Value")
 Observe = Callable[[Progress | Finale], None]
 NOTHING_TRAINED = "Nothing was trained yet. Start the same search again."
 """What an interrupt is told before the settings of a run are stored."""
@@ -148,13 +149,13 @@ def search(
         check_threshold(evaluator)
         tell(describe_plan(evaluator.configuration, count_final(evaluator.task, evaluator.configuration, final)))
         with Store(path, write=True, say=say or warn) as store:
-            write_start(request, evaluator, path, machines.workers, final, store)
-            evaluator = prepare_search(evaluator, request.start, machines, store, tell)
-            memory = recall(evaluator.configuration.search, store.settings().branches, evaluator.operators)
+            kept = write_start(request, evaluator, path, machines.workers, final, store)
+            evaluator, kept = prepare_search(evaluator, kept, request.start, machines, store, tell)
+            memory = recall(evaluator.configuration.search, kept.branches, evaluator.operators)
             for text in memory.describe_unknown() if memory else ():
                 tell(text)
             made = make_proposer(evaluator.configuration, proposer, archive, memory)
-            return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
+            return _drive(evaluator, kept, made, path, store, machines, observe or _ignore, tell)
 
 
 @importable_files()
@@ -201,43 +202,42 @@ def resume(
     Store(path).close()
     with _own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
-        final = _keep_setting(store, "final", settings.final, final)
-        count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators, trust)
         configuration = _extend_budget(settings.configuration, evaluations)
         # Before anything is changed: a proposer that has to be given is asked for, and a prior that is not the run's is named.
         memory = recall(configuration.search, settings.branches, request.operators)
         make_proposer(configuration, proposer, archive)
-        _keep_setting(store, "configuration", settings.configuration, configuration)
-        evaluator, machines = prepare(replace(request, configuration=configuration)), replace(machines, workers=count)
+        count = None if workers is None else machines.workers
+        settings = _change_settings(store, settings, configuration=configuration, workers=count, final=final)
+        machines = replace(machines, workers=settings.workers)
+        evaluator = prepare(replace(request, configuration=configuration))
         if not settings.prepared:
-            evaluator = prepare_search(evaluator, request.start, machines, store, tell)
+            evaluator, settings = prepare_search(evaluator, settings, request.start, machines, store, tell)
         made = make_proposer(evaluator.configuration, proposer, archive, memory)
-        return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
+        return _drive(evaluator, settings, made, path, store, machines, observe or _ignore, tell)
 
 
 def _drive(
     evaluator: Evaluator,
+    settings: RunSettings,
     proposer: Proposer,
     directory: Path,
     store: Store,
     machines: Machines,
-    final: bool,
     observe: Observe,
     say: Say,
 ) -> Search:
-    """Search until the budget is spent, then confirm and compare the best if `final`."""
-    task, configuration = evaluator.task, evaluator.configuration
+    """Search until the budget is spent, then confirm and compare the best if the settings say so."""
+    task, configuration, final = evaluator.task, evaluator.configuration, settings.final
     history = History(task.branches, configuration, proposer)
     history.restore(store.candidates(), store.search_trainings())
     evaluator.learn(history.known_verdicts)
-    settings = store.settings()
     if history.candidates and (final or history.end is None):
-        note_changes(evaluator, store, len(history.candidates), say)
+        note_changes(evaluator, settings, store, len(history.candidates), say)
     for text in describe_gpus(gpus_of_workers(task, machines)):
         say(text)
     concerns = Concerns(history, settings.standard, directory)
-    ladder = open_run(directory).ladder
+    ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
 
     def watch(progress: Progress) -> None:
@@ -299,12 +299,12 @@ def _choose_machines(workers: int | Machines, ray: str | None) -> Machines:
     return machines if ray is None else replace(machines, ray=ray)
 
 
-def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -> Value:
-    """Return the new value and store it, or the stored value if none is given."""
-    if given is None or given == stored:
-        return stored
-    store.change_setting(name, given)
-    return given
+def _change_settings(store: Store, settings: RunSettings, **given: Any) -> RunSettings:
+    """Store the settings that are given anew, and return all; None leaves one as it is."""
+    changed = {name: value for name, value in given.items() if value not in (None, getattr(settings, name))}
+    for name, value in changed.items():
+        store.change_setting(name, value)
+    return replace(settings, **changed)
 
 
 def _ignore(event: object) -> None:

@@ -5,7 +5,7 @@ Each is held to the rejection protocol first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,25 @@ TWO_CHANNELS = 2
 """A loss fits by its activation alone: one logit counts as two channels, and so for both kinds of probabilities, only if asked."""
 FROM_RUN = 10
 """Number of the best losses of another run that are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLoss:
+    """A loss to start from as it was given, before it meets a task.
+
+    Args:
+        label: As the user wrote it; a word of `COLLECTIONS` stands for many.
+        text: The loss itself, where its label is not.
+        source: The run that it was taken from; empty where it was given itself.
+        place: Where it stands in a file, for messages.
+        leaves: Branch → leaves of the run that it was taken from.
+    """
+
+    label: str
+    text: str = ""
+    source: str = ""
+    place: str = ""
+    leaves: Mapping[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +71,13 @@ class StartingLoss:
 
 
 def parse_starting_losses(
-    start: Sequence[str], task: Task, operators: Mapping[str, Operator], most: int
+    start: Sequence[NamedLoss], task: Task, operators: Mapping[str, Operator], most: int
 ) -> tuple[tuple[StartingLoss, ...], tuple[str, ...]]:
-    """Read losses to start from.
+    """Resolve losses to start from.
 
     Args:
-        start: Each a file with a loss on each line, or with commas between: formulas, names of the zoo, `zoo` for all formulas of
-            the zoo that fit, `shelf` for the known ones that an expert would try, and folders of runs, for their best losses.
+        start: Formulas, names of the zoo, `zoo` for all formulas of the zoo that fit, `shelf` for the known ones that an expert
+            would try, and losses of runs.
         most: K. As many losses of `zoo`, `shelf` and runs are taken as there is room for beside those that are given one by one.
 
     Returns:
@@ -68,7 +87,7 @@ def parse_starting_losses(
         RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice; or a run
             has other branches.
     """
-    found = [loss for text in start for loss in _read(text, task, operators)]
+    found = [loss for named in start for loss in _expand(named, task, operators)]
     given: dict[Loss, StartingLoss] = {}
     for one in found:
         if not one.source and (first := given.setdefault(one.loss, one)) is not one:
@@ -93,20 +112,49 @@ def parse_starting_losses(
     )
 
 
-def _read(text: str, task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
-    """Yield the losses that a text stands for."""
-    if _is(Path.is_file, text):
-        for place, label in _lines(Path(text)):
-            yield _resolve(label, task, operators, place=place)
+def name_losses(texts: Iterable[str]) -> list[NamedLoss]:
+    """Split texts at the commas between formulas, names and words; no file is looked at.
+
+    >>> [named.label for named in name_losses(["add(y, p), shelf"])]
+    ['add(y, p)', 'shelf']
+    """
+    return [NamedLoss(part.strip()) for text in texts for part in _separated(text)]
+
+
+def read_losses(start: Iterable[str]) -> list[NamedLoss]:
+    """Read losses to start from, of no task yet.
+
+    Args:
+        start: Each a file with a loss on each line, a folder of a run, for its best losses, or what `name_losses` splits; folders
+            of runs may stand between.
+
+    Raises:
+        RequestError: A file cannot be read or is empty, or a run is none or has no scores.
+    """
+    found: list[NamedLoss] = []
+    for text in start:
+        if _is(Path.is_file, text):
+            found += _read_lines(Path(text))
+            continue
+        for named in [NamedLoss(text)] if _is(Path.is_dir, text) else name_losses([text]):
+            is_run = named.label not in COLLECTIONS and _is(Path.is_dir, named.label)
+            found += _read_run(named.label) if is_run else [named]
+    return found
+
+
+def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
+    """Yield the losses that a name stands for on a task."""
+    if named.label in COLLECTIONS:
+        for take in (_take_standard, COLLECTIONS[named.label]):
+            yield from take(task, operators, f"the {named.label}")
         return
-    for part in [text] if _is(Path.is_dir, text) else map(str.strip, _separated(text)):
-        if part in COLLECTIONS:
-            for take in (_take_standard, COLLECTIONS[part]):
-                yield from take(task, operators, f"the {part}")
-        elif _is(Path.is_dir, part):
-            yield from _take_run(part, task, operators)
-        else:
-            yield _resolve(part, task, operators)
+    wanted = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
+    if named.leaves not in (None, wanted):
+        raise RequestError(
+            f"A search cannot start from the losses of {named.source}: its branches are {_describe_leaves(named.leaves or {})}; "
+            f"those of this task are {_describe_leaves(wanted)}. Name a run whose task has the same branches."
+        )
+    yield _resolve(named.label, task, operators, named.text, source=named.source, place=named.place)
 
 
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
@@ -157,28 +205,22 @@ def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -
             yield _resolve(join_branches(task.standard), task, operators, task.standard, source=source)
 
 
-def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> list[StartingLoss]:
+def _read_run(directory: str) -> list[NamedLoss]:
     """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all.
 
     Raises:
-        RequestError: There is no run, it has no scores, or it has other branches.
+        RequestError: There is no run, or it has no scores.
     """
     run = open_run(directory)
-    wanted = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
-    leaves = {name: tuple(found) for name, found in run.settings.leaves.items()}
-    if leaves != wanted:
-        raise RequestError(
-            f"A search cannot start from the losses of {directory}: its branches are {_describe_leaves(leaves)}; those of this "
-            f"task are {_describe_leaves(wanted)}. Name a run whose task has the same branches."
-        )
     ranking = [found.id for found in run.best_first(run.reader.count)]
     numbers = set(list(dict.fromkeys([*run.reader.best_by_size, *ranking]))[:FROM_RUN])
     if not numbers:
         raise RequestError(f"No loss of the run in {directory} has a score yet; a search cannot start from it.")
+    leaves = {name: tuple(found) for name, found in run.settings.leaves.items()}
     chosen = run.losses([number for number in ranking if number in numbers])
     labels = [f"{Path(directory).name or directory} #{loss.id}" for loss in chosen]
     return [
-        _resolve(label, task, operators, loss.formula, source=directory, place=f"{label}: ")
+        NamedLoss(label, loss.formula, directory, f"{label}: ", leaves)
         for label, loss in zip(labels, chosen, strict=True)
     ]
 
@@ -202,16 +244,16 @@ def _separated(text: str) -> Iterator[str]:
     yield text[begin:]
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
+def _read_lines(path: Path) -> list[NamedLoss]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read as a text file with formulas: {error}") from None
     numbered = [(number, line.partition(COMMENT)[0].strip()) for number, line in enumerate(lines, 1)]
-    found = [(f"{path}, line {number}: ", line) for number, line in numbered if line]
+    found = [NamedLoss(line, place=f"{path}, line {number}: ") for number, line in numbered if line]
     if not found:
         raise RequestError(f"{path} holds no formula; write one loss on each line.")
-    yield from found
+    return found
 
 
 def try_starting_losses(losses: Sequence[StartingLoss], evaluator: Evaluator) -> tuple[StartVerdict, ...]:
