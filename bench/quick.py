@@ -29,7 +29,7 @@ sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parent.ite
 from output import NOT_RUN, Figure
 
 BENCH = Path(__file__).resolve().parent
-PAGE = BENCH.parent / "docs" / "results.md"
+PAGES = [BENCH.parent / "docs" / name for name in ("results.md", "measurements.md")]
 LIMIT_SECONDS = 180.0
 """Limit for one script. It takes up to 60 on two idle cores."""
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="SCRIPT", help="only these scripts")
     parser.add_argument("--limit-seconds", type=float, default=LIMIT_SECONDS, help="of one script")
     arguments = parser.parse_args(argv)
-    page, runs = PAGE.read_text(encoding="utf-8"), []
+    page, runs = read_pages(), []
     for name in arguments.only:
         runs.append(run_script(scripts[name], arguments.limit_seconds))
         print(f"{name}: {runs[-1].seconds:.0f} s {runs[-1].failure}", file=sys.stderr, flush=True)
@@ -128,6 +128,11 @@ def _line(*cells: str) -> str:
 def read_figures(name: str) -> Mapping[str, Figure]:
     """Return the figures that a script declares, each under a label."""
     return importlib.import_module(name).FIGURES
+
+
+def read_pages() -> str:
+    """Return the text of docs/results.md and of the measurements behind it."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def read_results(name: str) -> Mapping[str, Any]:

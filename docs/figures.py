@@ -206,7 +206,7 @@ def collect_evidence() -> dict[str, list[dict[str, Any]]]:
 def find_formulas() -> dict[str, str]:
     """Return name of a loss that was found → its formula in the run."""
     found = {"found/bf1": _read("digits_bf1")["searches"][0]["winner"]}
-    for row in _read("audit")["rows"]:
+    for row in _read("audit_before")["rows"]:
         _, name, seed, _ = AUDITED[row["task"]]
         if (row["method"], row["search_seed"]) == ("evolution", seed):
             found[name] = row["loss"]
@@ -217,7 +217,7 @@ def find_formulas() -> dict[str, str]:
 
 
 def _collect_audit(add: Callable[..., None]) -> None:
-    rows = _read("audit")["rows"]
+    rows = _read("audit_before")["rows"]
     for audited, (task, name, seed, metric) in AUDITED.items():
         own = [row for row in rows if row["task"] == audited]
         plain = {row["loss"]: row for row in own if row["loss"].startswith("baseline/")}
@@ -225,9 +225,9 @@ def _collect_audit(add: Callable[..., None]) -> None:
         ce = plain.pop("baseline/ce")
         winner = next(row for row in own if (row["method"], row["search_seed"]) == ("evolution", seed))
         for rival in (best, ce):
-            add(name, task, metric, winner["mean"], winner["interval"], (rival["loss"], rival["mean"]), "audit")
+            add(name, task, metric, winner["mean"], winner["interval"], (rival["loss"], rival["mean"]), "audit_before")
         for loss, row in plain.items():
-            add(loss, task, metric, row["mean"], row["interval"], ("baseline/ce", ce["mean"]), "audit")
+            add(loss, task, metric, row["mean"], row["interval"], ("baseline/ce", ce["mean"]), "audit_before")
 
 
 def _score_of(search: Mapping[str, Any], name: str) -> float:

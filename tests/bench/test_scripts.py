@@ -89,7 +89,7 @@ def test_a_script_says_what_it_does_and_how_small_it_can_be(name, capsys):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_page_repeats_the_figures_of_the_full_run(name):
-    page, results = quick.PAGE.read_text(encoding="utf-8"), quick.read_results(name)
+    page, results = quick.read_pages(), quick.read_results(name)
     texts = {label: figure.format(results) for label, figure in quick.read_figures(name).items()}
     assert texts
     assert {label: text for label, text in texts.items() if not quick.is_claimed(text, name, page)} == {}

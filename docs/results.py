@@ -1,0 +1,241 @@
+"""Writes docs/results.md from bench/results/: every number on that page is looked up here, none is typed.
+
+python docs/results.py          writes the page
+python docs/results.py --check  ends with 1 where the page is another one
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE.parent / "bench" / "results", HERE / "results.md"
+TEMPLATE = HERE / "results_template.txt"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--check", action="store_true", help="compare the page with the results instead of writing it")
+    arguments = asked.parse_args(argv)
+    text = render()
+    if not arguments.check:
+        PAGE.write_text(text, encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != text:
+        raise SystemExit("docs/results.md differs from bench/results/. Write it again: python docs/results.py")
+
+
+def render() -> str:
+    """Return the page: the template with the values in place of their names."""
+    return TEMPLATE.read_text(encoding="utf-8").format_map(collect_values())
+
+
+def collect_values() -> dict[str, str]:
+    """Return name in the template → text."""
+    parts = (_list_away, _list_calibration, _list_engine, _list_border, _list_failures)
+    values = {name: text for part in parts for name, text in part().items()}
+    for name, part in (("audit", _list_audit), ("ablation", _list_ablation), ("transfer", _list_transfer)):
+        if (RESULTS / f"{name}.json").exists():
+            values |= part()
+    return _Values(values)
+
+
+class _Values(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        # Of a script that was not run yet.
+        return "–"
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _list_away() -> dict[str, str]:
+    away = _read("away")
+    gate, default = away["gate"], [one for one in away["summary"] if one["arm"] == "default"]
+    searches = sum(one["searches"] for one in default)
+
+    def share(key: str) -> str:
+        return _percent(sum(one[key] * one["searches"] for one in default) / searches)
+
+    rows = [row for row in away["rows"] if row["arm"] == "default"]
+    origins = [row["origin"] for row in rows]
+    return {
+        "away_tasks": str(len(gate)),
+        "away_shelf_ahead": str(sum(one["shelf_ahead"] for one in away["gate_summary"])),
+        "away_ladder_ahead": str(sum(row["ladder"] > row["standard"] for row in gate)),
+        "away_searches": str(searches),
+        "away_searched_tasks": str(len({row["task"] for row in rows})),
+        "away_at_standard": share("at_or_above_standard"),
+        "away_at_ladder": share("at_or_above_ladder"),
+        "away_below": share("below_standard"),
+        "away_ahead_of_ladder": share("ahead_of_ladder"),
+        "away_found": str(origins.count("found")),
+        "away_table": _write_table(
+            ("task", "metric", "tuned rate", "ladder's best", "known losses' best", "p"),
+            [
+                (
+                    row["task"],
+                    row["metric"],
+                    *(_write_score(row[key]) for key in ("standard", "ladder", "shelf")),
+                    f"{row['p']:.2g}",
+                )
+                for row in sorted(gate, key=lambda row: -row["in_errors"])[:5]
+            ],
+        ),
+    }
+
+
+def _list_calibration() -> dict[str, str]:
+    found = _read("calibration")
+    planted = {f"{one['gain']:g}": one for one in found["planted"]}
+    return {
+        "nulls": str(found["nulls"]),
+        "false_better": str(found["false_better"]),
+        "upper95": _percent(found["upper95"], 1),
+        "one_sd": _write_share(planted["1"]["found"], planted["1"]["trials"]),
+        "two_sd": _write_share(planted["2"]["found"], planted["2"]["trials"]),
+    }
+
+
+def _list_engine() -> dict[str, str]:
+    rejection, agreement, faults = _read("rejection"), _read("agreement"), _read("faults")["promises"]
+    criterion = {row["name"]: row for row in _read("criterion")["rows"]}
+    return {
+        "ratio": f"{rejection['ratio']:.0f}",
+        "accepts": str(agreement["reference_accepts"]),
+        "false_accepts": str(agreement["false_accepts"]),
+        "false_rejects": str(agreement["false_rejects"]),
+        "criterion_ce": f"{criterion['baseline/ce']['ratio_compiled']:.2f}",
+        "faults": str(len(faults)),
+        "fault_trials": f"{sum(one['trials'] for one in faults):,}",
+        "lost": str(sum(one["lost"] for one in faults)),
+    }
+
+
+def _list_border() -> dict[str, str]:
+    search = _read("digits_bf1")["searches"][0]
+    means = {row["loss"]: row for row in search["comparison"]}
+    found, dice, ce = means[search["winner"]], means["baseline/dice"], means["baseline/ce"]
+    return {
+        "border_found": f"{found['mean']:.4f}",
+        "border_dice": f"{dice['mean']:.4f}",
+        "border_ce": f"{ce['mean']:.4f}",
+        "border_seeds": str(len(found["scores"])),
+        "border_origin": search["recommendation"]["origin"],
+    }
+
+
+def _list_audit() -> dict[str, str]:
+    audit = _read("audit")
+    counts, standings = audit["counts"], audit["standings"]
+    rows = [
+        (
+            one["task"].replace("tabular:", "table:"),
+            one["column"] + (" (recommended)" if one["is_recommended_recipe"] else ""),
+            str(one["origin"]),
+            "–" if one["difference"] is None else _sign(one["difference"]),
+            str(one["standing"]),
+            "–" if one.get("found_difference") is None else _sign(one["found_difference"]),
+        )
+        for one in standings
+    ]
+    head = ("task", "optimiser", "recommended", "difference to the best other", "standing", "found loss − best other")
+    return {
+        "audit_searches": str(counts["searches"]),
+        "audit_found": str(counts["found"]),
+        **{f"audit_{place}": str(counts[place]) for place in ("above", "equal", "below", "above_everywhere")},
+        "audit_missing": str(len(audit["missing"])),
+        "audit_table": _write_table(head, rows),
+    }
+
+
+def _list_ablation() -> dict[str, str]:
+    found = _read("ablation")
+    head = ("task", "arm", "explored", "trained", "five best, valid", "chosen, test", "chosen by two new seeds, test")
+    rows = [
+        (
+            row["task"],
+            row["arm"],
+            f"{row['explored']:,.0f}",
+            f"{row['trainings']:.0f}",
+            *(_write_score(row[key]) for key in ("top", "chosen", "chosen_by_mean")),
+        )
+        for row in found["rows"]
+    ]
+    tasks = list(dict.fromkeys(row["task"] for row in found["rows"]))
+    seeds = sorted({row["seeds"] for row in found["rows"]})
+    return {
+        "ablation_table": _write_table(head, rows),
+        "ablation_seconds": f"{found['seconds']:g}",
+        "ablation_tasks": str(len(tasks)),
+        "ablation_seeds": " to ".join(str(one) for one in dict.fromkeys((seeds[0], seeds[-1]))),
+    }
+
+
+def _list_transfer() -> dict[str, str]:
+    found = _read("transfer")
+    rows = [(one["kind"], one["place"], _write_score(one["correlation"], 2)) for one in found["agreement"]]
+    order = found["order"][0]
+    best = {}
+    for place in dict.fromkeys(row["place"] for row in found["rows"]):
+        here = [row for row in found["rows"] if row["place"] == place and row["mean"] is not None]
+        best[place] = max(here, key=lambda row: row["mean"])
+    return {
+        "transfer_table": _write_table(("task", "elsewhere", "rank correlation with home"), rows),
+        "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
+        "transfer_found_best": str(sum(row["origin"] == "found" for row in best.values())),
+        "transfer_places": str(len(best)),
+        "order_losses": str(order["losses"]),
+        "order_correlation": _write_score(order["correlation"], 2),
+        "order_low": _write_score(order["low"], 2),
+        "order_high": _write_score(order["high"], 2),
+    }
+
+
+def _list_failures() -> dict[str, str]:
+    gate, pairs, steps = _read("boosting_gate"), _read("pairs"), _read("steps")["order"]
+    ratios = {(one["arm"], one["level"], one["unit"]): one for one in _read("efficiency")["ratios"]}
+    all_ratio = ratios["all", "random", "equivalents"]
+    table = {one["task"]: one["rank"] for one in _read("lossbench")["tasks"]}
+    return {
+        "boosting_tables": str(len(gate["rows"])),
+        "boosting_ahead": str(gate["ahead"]),
+        "boosting_behind": str(gate["behind"]),
+        "pairs_at": str(pairs["at_or_above"]),
+        "pairs_sets": str(len(pairs["sets"])),
+        "pairs_below": str(pairs["below"]),
+        "steps_low": f"{min(one['correlation'] for one in steps):.2f}",
+        "steps_high": f"{max(one['correlation'] for one in steps):.2f}",
+        "efficiency": f"{all_ratio['ratio']:.1f}",
+        "top_rank": f"{table['digits-seg-miou']['top_eighth']:.2f}",
+        "all_rank": f"{table['digits-seg-miou']['eighth']:.2f}",
+    }
+
+
+def _write_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---" for _ in head], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _percent(value: float, digits: int = 0) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def _sign(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def _write_score(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def _write_share(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+if __name__ == "__main__":
+    main()
