@@ -199,9 +199,9 @@ def judge(rows: Mapping[tuple[str, str, str, int], Row]) -> Iterator[dict[str, A
             "ladder_error": None if ladder.mean is None else estimate_mean(ladder.finite, ladder.replicates).error,
             "difference": None if against is None else against.value,
             "error": None if against is None else against.error,
-            # A recommendation of which a training fails is as bad as one that is surely worse.
-            "p": find_p(against),
-            "p_ladder": find_p(behind),
+            # A recommendation of which a training fails is as bad as one that is surely worse; a search that stops has none.
+            "p": 1.0 if "stopped" in row else find_p(against),
+            "p_ladder": 1.0 if "stopped" in row else find_p(behind),
             "seconds": row["seconds"],
         }
 

@@ -14,6 +14,7 @@ from autoloss import zoo
 from autoloss.comparison.baselines import LEARNING_RATES, standard_entrant
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.table import Measurements
+from autoloss.errors import RunError
 from autoloss.run.results import find_learning_rate
 from autoloss.space.loss import MAIN
 from awayaudit import AUDIT_SEEDS, Auditor, Trainer, describe_entrant, make_entrant, rank_means, write_audit
@@ -139,7 +140,14 @@ def _run_arm(work: Work) -> list[dict[str, Any]]:
     elif work.arm == RACED:
         found = {RACED: race_shelf(task, work.seed, work.budget)}
     else:
-        found = _search(task, work)
+        try:
+            found = _search(task, work)
+        except RunError as error:
+            # It recommends nothing, which is not at or above anything.
+            given = standard_entrant(task)
+            assert given is not None
+            nothing = Measurements((None,) * AUDIT_SEEDS)
+            return [{**write_row(work, work.name, given, nothing), "stopped": str(error)}]
     auditor = _make_auditor(work)
     rows = [write_row(work, role, one, auditor.judge(one)) for role, one in found.items() if one is not None]
     return [{**row, "settings": dict(work.settings)} for row in rows]
