@@ -18,7 +18,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.proposing.initialization import initial_expression
-from autoloss.rejection.compiled import compiling, functions
+from autoloss.rejection.compiled import functions, interpreter
 from autoloss.rejection.compiled.differentiation import FORWARD, record
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.compiled.layout import Layout
@@ -356,7 +356,7 @@ def test_without_a_place_to_keep_it_the_engine_compiles_in_memory_and_says_so(
 ):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     with caplog.at_level(logging.WARNING):
-        compiled = compiling.compile_cached(twice)
+        compiled = interpreter.compile_cached(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["this process compiles it for itself."]
 
@@ -370,7 +370,7 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
     with caplog.at_level(logging.WARNING):
-        compiled = compiling.compile_cached(twice)
+        compiled = interpreter.compile_cached(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert len(caplog.records) == 1
     assert "No space left on device" in caplog.text

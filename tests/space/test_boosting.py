@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.space.library_objective import check_release
+from autoloss.space.boosting import check_release
 from autoloss.space.loss import Loss
 
 BINARY = Loss("-y*log(p) - (1-y)*log(1-p)")
@@ -230,10 +230,10 @@ def test_a_missing_or_old_library_is_named(monkeypatch):
     def find_nothing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("autoloss.space.library_objective.version", find_nothing)
+    monkeypatch.setattr("autoloss.space.boosting.version", find_nothing)
     with pytest.raises(RequestError, match=r"lightgbm is not installed.*pip install 'autoloss\[boosting\]'"):
         BINARY.objective("lightgbm", LABELS)
-    monkeypatch.setattr("autoloss.space.library_objective.version", lambda name: "2.1.4")
+    monkeypatch.setattr("autoloss.space.boosting.version", lambda name: "2.1.4")
     with pytest.raises(RequestError, match=r"xgboost 2\.1\.4 is installed, .*; expected 3\.1 or later"):
         check_release("xgboost")
 

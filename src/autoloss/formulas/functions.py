@@ -36,26 +36,8 @@ from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.pair_lists import find_pairs, list_pairs, number_groups, rank_items, weigh_by_ndcg
 
 LOCAL = (
-    "prediction",
-    "target",
-    "output",
-    "positions",
-    "valid",
-    "shapes",
-    "logits",
-    "classes",
-    "picked",
-    "others",
-    "usual",
-    "is_softmax",
-    "is_short",
-    "scores",
-    "events",
-    "groups",
-    "weights",
-    "first",
-    "second",
-    "difference",
+    "prediction target output positions valid shapes logits classes picked others usual is_softmax is_short "
+    "scores events groups weights first second difference"
 )
 """Variables of the methods that are written."""
 
@@ -115,7 +97,7 @@ def read_own_functions(loss: Loss) -> dict[str, str]:
     leaves = frozenset[str]().union(*(tree.leaves for tree in loss.values()))
     for operator in (operator for tree in loss.values() for operator in tree.operators if is_own(operator)):
         text, name = _read_source(operator), get_call_name(operator)
-        if text and (name in {*RESERVED, *LOCAL, *leaves} or found.get(name, text) != text):
+        if text and (name in {*RESERVED, *LOCAL.split(), *leaves} or found.get(name, text) != text):
             raise RequestError(
                 f"The function {name!r} of your operator {operator.name!r} has a name that means something else in the file; "
                 "give it another one."

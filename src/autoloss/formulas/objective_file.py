@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import select_functions
+from autoloss.formulas.notations import Call, call_by_name
 from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, wrap, write_docstring
 from autoloss.formulas.statements import PYTHON, write_line
-from autoloss.formulas.writing import Call, call_by_name
 from autoloss.space import boosting, derivatives, objective
 from autoloss.space.derivatives import differentiate
 from autoloss.space.form import BranchForm
@@ -51,7 +51,7 @@ With weights: make_objective(labels, weight), and the same sample_weight in fit.
 _IMPORTS = """\
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any"""
 
 _FORMULA = '''\

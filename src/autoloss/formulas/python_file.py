@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from autoloss.formulas.functions import read_own_functions, select_functions
-from autoloss.formulas.pair_file import describe_call, list_arguments, list_parameters, write_pair_criterion
 from autoloss.formulas.statements import Statements, get_variable
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import MAIN, Loss
 from autoloss.space.one_hot import LEAST, USUAL, OneHotTree, shorten
 from autoloss.space.operators import EPSILON
@@ -268,3 +267,60 @@ def _name_classes(title: str, branches: Sequence[str]) -> dict[str, str]:
         numbered = (stem if number == 1 else f"{stem}{number}" for number in count(1))
         names[branch] = next(name for name in numbered if name not in names.values())
     return names
+
+
+_DOCUMENTATION = """Return the mean over the pairs that can be compared, 0 if there is none.
+
+        Args:
+            scores: Raw, (N,) or (N, 1).
+            target: {target}, (N,) or (N, 1).{events}{weights}
+            groups: Query or stratum of each item, (N,), whose items are compared with
+                one another; None if all are."""
+_EVENTS = """
+            events: 1 where the event was observed at that time, 0 where the observation
+                ended before, (N,)."""
+_WEIGHTS = """
+            weights: Weight of each item, (N,), for the pairs in which it comes first."""
+
+
+def list_arguments(pairs: PairForm) -> list[str]:
+    """Return the names of what the module is called with, without the groups."""
+    events, weights = "event" in pairs.columns, pairs.weigh == "item"
+    return ["scores", "target", *["events"] * events, *["weights"] * weights]
+
+
+def list_parameters(pairs: PairForm) -> str:
+    return ", ".join([f"{name}: Tensor" for name in list_arguments(pairs)] + ["groups: Tensor | None = None"])
+
+
+def describe_call(pairs: PairForm) -> str:
+    """Return the docstring of the method that is called."""
+    events = "event" in pairs.columns
+    return _DOCUMENTATION.format(
+        target="Time of each item" if events else "Relevance of each item; the larger one should come first",
+        events=_EVENTS if events else "",
+        weights=_WEIGHTS if pairs.weigh == "item" else "",
+    )
+
+
+def write_pair_criterion(tree: Expression, form: BranchForm, pairs: PairForm) -> list[str]:
+    """Write what finds the pairs, makes their leaves, evaluates the tree, and takes the mean."""
+    statements = Statements(tree, ("y", "w"), "p")
+    events = "events.flatten()" if "event" in pairs.columns else "None"
+    lines = [
+        "scores, target = upcast(scores).flatten(), target.flatten()",
+        "groups = None if groups is None else groups.flatten()",
+        f"first, second = find_pairs(target, {events}, groups, {pairs.limit}, {pairs.seed})",
+        "difference = scores.index_select(0, first) - scores.index_select(0, second)",
+        f"p = difference{'.sigmoid()' if form.activation == 'sigmoid' else ''}.reshape(-1, 1, 1, 1)",
+    ]
+    if "y" in tree.leaves:
+        lines.append("y = torch.ones_like(p.detach())")
+    if "w" in tree.leaves and pairs.weigh == "ndcg":
+        lines.append("w = weigh_by_ndcg(scores, target.to(scores.dtype), groups, first, second)")
+    elif "w" in tree.leaves:
+        lines.append("w = weights.flatten()[first]")
+    lines += ["w = w.to(p.dtype).reshape(p.shape)"] * ("w" in tree.leaves)
+    mean = "output.sum() / max(1, len(first))"
+    mean = mean if form.weight == 1 else f"{float(form.weight)!r} * ({mean})"
+    return [*lines, *statements.lines, f"output = {statements.result}", f"return {mean}"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoloss.errors import unknown
-from autoloss.formulas.notations import LATEX, TEXT
+from autoloss.formulas.notations import LATEX, TEXT, Notation
 from autoloss.formulas.rewriting import Rewriter, shared_rewriter
 from autoloss.formulas.terms import Term, find_own_operators, to_term
-from autoloss.formulas.writing import Notation
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression

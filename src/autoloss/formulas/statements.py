@@ -17,8 +17,7 @@ import torch
 
 from autoloss.formulas.constants import evaluate_exactly
 from autoloss.formulas.functions import RESERVED, get_call_name, is_own
-from autoloss.formulas.notations import LINE
-from autoloss.formulas.writing import SIGN, Notation, Written, call_by_name
+from autoloss.formulas.notations import LINE, SIGN, Notation, Written, call_by_name
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.operators import Operator
 

@@ -17,8 +17,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from autoloss.formulas.functions import is_own
-from autoloss.formulas.notations import LATEX, MATHML, TEXT, UNICODE
-from autoloss.formulas.writing import Notation, Written, opposite
+from autoloss.formulas.notations import LATEX, MATHML, TEXT, UNICODE, Notation, Written, opposite
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_NUMBER, parse

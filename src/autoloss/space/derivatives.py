@@ -6,7 +6,7 @@ Needs NumPy alone. An exported file holds these functions as they stand here, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,21 @@ class Jet:
     """A formula's value and its first two derivatives by the prediction, each computed when it is first asked for.
 
     Args:
-        value: Returns an array, or a number for all elements; so do `first` and `second`.
+        value: An array, a number for all elements, or a function without arguments that returns one; so are `first` and `second`.
     """
 
-    def __init__(self, value: Any, first: Any = lambda: 0.0, second: Any = lambda: 0.0) -> None:
-        self.parts = value, first, second
+    def __init__(self, value: Any, first: Any = 0.0, second: Any = 0.0) -> None:
+        self.parts = [value, first, second]
 
-    value = cached_property(lambda self: self.parts[0]())
-    first = cached_property(lambda self: self.parts[1]())
-    second = cached_property(lambda self: self.parts[2]())
+    def get(self, order: int) -> Any:
+        part = self.parts[order]
+        if callable(part):
+            part = self.parts[order] = part()
+        return part
+
+    value = property(lambda self: self.get(0))
+    first = property(lambda self: self.get(1))
+    second = property(lambda self: self.get(2))
 
     def __add__(self, other: Any) -> Jet:
         x, y = self, lift(other)
@@ -67,7 +73,7 @@ class Jet:
 
 def lift(x: Any) -> Jet:
     """Return a number or an array as a formula that does not depend on the prediction."""
-    return x if isinstance(x, Jet) else Jet(lambda: x)
+    return x if isinstance(x, Jet) else Jet(x)
 
 
 def is_zero(slope: Any) -> bool:
@@ -167,7 +173,7 @@ def differentiate(tree: Expression) -> Callable[[Jet, Jet], Jet]:
         RequestError: The tree holds an operator that is not element-wise or not of Table 1, or another leaf than y and p.
 
     >>> from autoloss import parse
-    >>> found = differentiate(parse("-y * log(p)"))(lift(np.array([1.0, 0.0])), Jet(lambda: np.array([0.25, 0.25]), lambda: 1.0))
+    >>> found = differentiate(parse("-y * log(p)"))(lift(np.array([1.0, 0.0])), Jet(np.array([0.25, 0.25]), 1.0))
     >>> found.first.round(3).tolist(), found.second.round(3).tolist()
     ([-4.0, -0.0], [16.0, 0.0])
     """

@@ -17,7 +17,6 @@ from autoloss.errors import RequestError, quote, unknown
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
-from autoloss.space.handwritten import HandWritten, LossModule
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.one_hot import LEAST, OneHotTree, shorten
 from autoloss.space.operators import OPERATORS, Operator, upcast
@@ -26,6 +25,13 @@ from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 if TYPE_CHECKING:
     from autoloss.space.boosting import CatBoostObjective, LightGBMObjective, XGBoostObjective
+
+
+from collections.abc import Callable
+
+from torch import nn
+
+from autoloss.space.activated import fitting
 
 
 class Loss(Mapping[str, Expression]):
@@ -189,7 +195,7 @@ class Loss(Mapping[str, Expression]):
         >>> first.ravel().round(4).tolist(), second.ravel().round(4).tolist()
         ([0.25, -0.75], [0.1875, 0.1875])
         """
-        from autoloss.space.library_objective import make_library_objective
+        from autoloss.space.boosting import make_library_objective
 
         if len(self) != 1:
             raise RequestError(
@@ -306,3 +312,70 @@ def _describe(found: object) -> str:
     if isinstance(found, LossModule):
         return "a criterion, which takes a target instead of a context"
     return f"a {type(found).__name__}, {quote(found)}"
+
+
+@dataclass(frozen=True, slots=True)
+class HandWritten:
+    """A named loss that is not a tree; its text form is its name.
+
+    Args:
+        make: Returns the loss of a branch.
+    """
+
+    name: str
+    make: Callable[[Branch], BranchLoss]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def criterion(
+        self,
+        activation: Activation = "softmax",
+        *,
+        ignore_index: int | None = None,
+        target: Encoding = "one_hot",
+        tolerance: int = 5,
+        divisor: Divisor = "all",
+    ) -> LossModule:
+        """Return the loss as an `nn.Module`; the arguments are those of `Loss.criterion`."""
+        branch = ActivatedBranch(
+            activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
+        )
+        return LossModule(self.name, self.make(branch), branch)
+
+
+class LossModule(nn.Module):
+    """A loss as a module like those of torch: (raw prediction, target) → scalar.
+
+    Args:
+        name: The formula of a tree, or the name of a hand-written loss.
+        loss: The loss on the branch.
+    """
+
+    def __init__(self, name: str, loss: BranchLoss, branch: ActivatedBranch) -> None:
+        super().__init__()
+        self.name = name
+        self.branch = branch
+        self._loss = loss
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
+            target: Class indices without the channel dimension, or values of the prediction's shape.
+
+        Raises:
+            RequestError: Shapes do not fit, a class index is out of range, or the target holds values although
+                `ignore_index` is set.
+        """
+        fitted = fitting(target, prediction)
+        if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
+            raise RequestError(
+                f"A target of integers with the prediction's shape {tuple(target.shape)} holds values, so no index can be "
+                "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
+            )
+        return self._loss(prediction, {"target": fitted})
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, activation={self.branch.activation!r}"

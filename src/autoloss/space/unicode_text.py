@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+"""The minus and the digits as exponents."""
+FRACTIONS = dict(zip("½⅓⅔¼¾⅛", map(Fraction, ("1/2", "1/3", "2/3", "1/4", "3/4", "1/8")), strict=True))
+CALLS = {"mean_nhw": "mean_NHW", "mean_c": "mean_C", "max_pool": "max₃ₓ₃", "min_pool": "min₃ₓ₃"}
+"""Operator → its name for readers."""
 _CHARACTERS = str.maketrans(
-    {
-        "−": "-",
-        "·": "*",
-        "×": "*",
-        "½": "(1/2)",
-        "⅓": "(1/3)",
-        "⅔": "(2/3)",
-        "¼": "(1/4)",
-        "¾": "(3/4)",
-        "⅛": "(1/8)",
-    }
+    {"−": "-", "·": "*", "×": "*", **{printed: f"({value})" for printed, value in FRACTIONS.items()}}
 )
-_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-_PRINTED = frozenset("−·×½⅓⅔¼¾⅛⁻⁰¹²³⁴⁵⁶⁷⁸⁹√₃ₓ|")
-_POWER = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_NAMES = {"mean_NHW(": "mean_nhw(", "mean_C(": "mean_c(", "max₃ₓ₃(": "max_pool(", "min₃ₓ₃(": "min_pool("}
+_PRINTED = frozenset("−·×√₃ₓ|").union(FRACTIONS, RAISED)
+_POWER = re.compile(f"[{RAISED}]+")
 _ROOT_OF_NAME = re.compile(r"√([A-Za-z_]\w*(?!\w|\()|\d+(?:\.\d+)?)", re.ASCII)
 
 
@@ -36,9 +30,9 @@ def read_printed(text: str) -> str:
     """
     if ("−" in text and "-" in text) or not (_PRINTED & set(text) or "mean_NHW(" in text or "mean_C(" in text):
         return text
-    for printed, known in _NAMES.items():
-        text = text.replace(printed, known)
-    text = _POWER.sub(lambda found: f"**{found[0].translate(_RAISED)}", text)
+    for known, printed in CALLS.items():
+        text = text.replace(f"{printed}(", f"{known}(")
+    text = _POWER.sub(lambda found: f"**{found[0].translate(str.maketrans(RAISED, '-0123456789'))}", text)
     text = _ROOT_OF_NAME.sub(r"sqrt(\1)", text).replace("√(", "sqrt(")
     return _read_bars(text.translate(_CHARACTERS))
 

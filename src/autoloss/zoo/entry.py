@@ -12,8 +12,7 @@ from autoloss.space.loss_text import MAIN, join_branches
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
-    from autoloss.space.handwritten import HandWritten
-    from autoloss.space.loss import Loss
+    from autoloss.space.loss import HandWritten, Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Entry:
 
     def make_loss(self) -> Loss | HandWritten:
         """Return the loss independently of any task; both kinds have `criterion()`."""
-        from autoloss.space.handwritten import HandWritten
-        from autoloss.space.loss import Loss
+        from autoloss.space.loss import HandWritten, Loss
 
         return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
 

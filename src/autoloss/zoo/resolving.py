@@ -15,8 +15,7 @@ from autoloss.zoo.entry import Entry, check_leaves, get_only_branch
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
-    from autoloss.space.handwritten import HandWritten
-    from autoloss.space.loss import Loss
+    from autoloss.space.loss import HandWritten, Loss
     from autoloss.space.operators import Operator
 
 Losses = dict[str, "Expression | BranchLoss"]

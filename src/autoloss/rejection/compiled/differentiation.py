@@ -21,10 +21,10 @@ from autoloss.rejection.compiled.tape import (
     Op,
     Scaled,
     Tape,
+    Writer,
     constant,
     unscaled,
 )
-from autoloss.rejection.compiled.writer import Writer
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.ranges import Range
 

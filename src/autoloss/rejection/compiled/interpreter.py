@@ -7,19 +7,26 @@ Other modules call `compile_descent()`, whose function runs in single precision,
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from autoloss.rejection.compiled import kernels as k
-from autoloss.rejection.compiled.box_areas import GIVEN, descend_boxes, measure_boxes
-from autoloss.rejection.compiled.compiling import compile_cached
+from autoloss.rejection.compiled.derived_leaves import (
+    GIVEN,
+    collect_slopes,
+    descend_boxes,
+    descend_scores,
+    measure_boxes,
+    measure_pairs,
+)
 from autoloss.rejection.compiled.functions import OPTIONS
 from autoloss.rejection.compiled.kernels import U
-from autoloss.rejection.compiled.pair_scores import collect_slopes, descend_scores, measure_pairs
 from autoloss.rejection.compiled.pools import pool, pool_slope
 from autoloss.rejection.compiled.program import A_STRIDE, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES, A, B
 from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
@@ -33,11 +40,6 @@ LOOKS = 16
 SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX, PAIR, DIFFERENCE = range(7)
 """The function from the raw prediction to p. One logit z is the two-channel softmax of (0, z). For boxes the deltas are raw, and
 the areas i, u and e are stored in place of p. For pairs the scores of items are raw, and each position is a pair of them."""
-
-_SOURCES = (
-    *("functions.py", "kernels.py", "pools.py", "box_areas.py", "pair_scores.py", "interpreter.py"),
-    *("layout.py", "program.py", "tape.py"),
-)
 
 (ABS, INV, LOG, EXP, TANH, SQRT, SIGN, LOG_SLOPE, TANH_SLOPE, SQRT_SLOPE, MULTIPLY, COMBINE, SHIFT, FILL, SPREAD) = (
     int(op) for op in list(Op)[:15]
@@ -236,8 +238,8 @@ def _descend(w, program, areas, activation, shape, items, portion, steps, moment
 
 def _hash_sources() -> str:
     """Hash all compiled sources. Numba itself only checks whether the outermost function's file has changed."""
-    folder = Path(__file__).parent
-    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in _SOURCES)).hexdigest()
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 @cache
@@ -312,3 +314,35 @@ def compile_gradient() -> Callable[..., tuple[int, float, float]]:
         return NOT_FINITE if bad or not abs(loss) < np.inf else DONE, square, product
 
     return compile_cached(differentiate)
+
+
+_log = logging.getLogger(__name__)
+
+
+def compile_cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function at its first call and cache it on disk; where that is impossible, warn once and go on."""
+    warned = False
+
+    def warn(error: Exception) -> None:
+        nonlocal warned
+        if not warned:
+            _log.warning(
+                "The compiled engine cannot be cached on disk (%s); this process compiles it for itself.", error
+            )
+        warned = True
+
+    try:
+        compiled: Callable[..., Any] = njit(**OPTIONS, cache=True)(function)
+    except RuntimeError as error:
+        warn(error)
+        return njit(**OPTIONS)(function)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except OSError as error:
+            # The folder is gone or the disk is full. Saving comes last, so the compiled function is usable.
+            warn(error)
+            return compiled(*arguments)
+
+    return call

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.rejection.compiled.bounds import PROBABILITY
-from autoloss.rejection.compiled.box_areas import GIVEN
+from autoloss.rejection.compiled.derived_leaves import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, DIFFERENCE, ONE_LOGIT, PAIR, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_REGISTER, Y_REGISTER
