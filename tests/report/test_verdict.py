@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -31,6 +31,7 @@ from autoloss.store.lock import Ownership
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
+from autoloss.training.recipe import Recipe
 from autoloss.training.training import Replicates
 from tests.report.written import POOLED, compared, scored, searched
 
@@ -344,3 +345,25 @@ def test_losses_that_are_scored_side_by_side_keep_the_first_baseline_as_their_re
         "p: against ce, two-sided, paired over the same training seeds and, where resampled, examples, not corrected"
         in " ".join(console.export_text().split())
     )
+
+
+def test_the_exported_file_says_all_that_a_training_elsewhere_needs(tmp_path):
+    directory = searched(tmp_path / "run", evaluations=3)
+    entrant = Entrant("#1 (one norm)", POOLED, learning_rate=3.0, step_rule="one_norm", tuned_threshold=True)
+    recipe = Recipe(epochs=4, batch_size=16, learning_rate=0.1, schedule="steps", warmup_share=0.1)
+    with Store(directory, write=True) as store:
+        store.replace_settings(replace(store.settings(), recipe=json.loads(json.dumps(dict(recipe.as_values())))))
+        store.change_setting("comparison", Comparison(2, [asdict(entrant)]))
+        for seed in training_seeds(0, COMPARISON, 2):
+            job = entrant.job(seed, "test")
+            store.add_training(job.loss, job.training, replace(scored(0.9), also={"threshold": 0.15}))
+    exported = export_loss(directory, 1, "python")
+    said = " ".join(line.strip(" #") for line in exported.splitlines())
+    assert (
+        "SGD with momentum 0.9, learning rate 0.3, schedule steps (the rate is divided by 10 after 0.667, 0.917 of the"
+        in said
+    )
+    assert "batches of 16" in said
+    assert "warm-up over 10 % of the steps" in said
+    assert "decide for yes from a probability of: 0.15" in said
+    assert "norm = torch.nn.utils.get_total_norm(grads)" in said
