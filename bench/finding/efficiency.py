@@ -2,17 +2,19 @@
 
 python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 60    keeps each training and search; goes on
 python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
-python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
+python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --arms plain +shelf +memory all         each part alone
 python bench/finding/efficiency.py --tasks digits-det --earlier bench/results/efficiency.json    one task more
 
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
-once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
-seeds of the valid split. Two levels are to be reached: (a) what random search has after `--level-budget` training equivalents, the
-median over its searches, and (b) the best of the hand-made losses, each at its best learning rate. A search that does not reach a
-level counts with its whole budget (the restricted mean). All arms have the same budget, so this moves ratios towards 1 where the
-slower arm is cut off, and a row says how many of its searches reached the level. Where trainings are long, a task has fewer
-searches (`SEARCHES`). Minutes are those of one worker: what was looked up counts with the time that it took when
-it was trained. Intervals are 95 %, from resampling search seeds within each task (percentiles).
+once. All train alike: each step has a gradient of norm 1 (where the optimizer does not see to that already), at the rate that the
+ladder finds best for the standard loss. The memory of a search is learnt without its task. A search's best is the loss with the
+highest score of a whole training so far; it counts with its mean over two new training seeds of the valid split. Two levels are to
+be reached: (a) what random search has after `--level-budget` training equivalents, the median over its searches, and (b) the best
+of the hand-made losses, each at its best learning rate. A search that does not reach a level counts with its whole budget (the
+restricted mean). All arms have the same budget, so this moves ratios towards 1 where the slower arm is cut off, and a row says how
+many of its searches reached the level. Where trainings are long, a task has fewer searches (`SEARCHES`). Minutes are those of one
+worker: what was looked up counts with the time that it took when it was trained. Intervals are 95 %, from resampling search seeds
+within each task (percentiles).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
+from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -38,11 +41,14 @@ from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
-from autoloss.run.resolving import operator_table
-from autoloss.run.starting_losses import name_losses, parse_starting_losses
+from autoloss.proposing.memory import read_prior, write_prior
 from autoloss.settings import Configuration
 from autoloss.workers.pool import InlineWorkers
+from awaytasks import BY_NAME
+from lossbench import find_rate, find_rule, make_task
+from losstable import TABLE, read_rows
 from output import Figure, emit, make_parser, make_pool, parse_arguments
+from prior import find_task
 from problems import PROBLEMS
 from reaching import compare_arms, summarise_task
 from searches import tell
@@ -51,39 +57,17 @@ from sharing import Cache, OutOfTime, SharedRunner, Trace, run_search
 Settings = Mapping[str, Any]
 
 
-def _small(task: autoloss.Task) -> dict[str, Any]:
-    """Return the settings of the releases before trainings were cut short: a sharper tournament, and fewer random trees."""
-    return {"evolution.tournament": 0.25, "offspring.fresh": 0.25, **recipes.OWN.get(task.name, {})}
-
-
-def _list_zoo(task: autoloss.Task) -> tuple[str, ...]:
-    """Return the losses of the zoo that a search of the task can start from."""
-    most = Configuration().evolution.initial
-    losses, _ = parse_starting_losses(name_losses(["zoo"]), task, operator_table(()), most)
-    return tuple(loss.formula for loss in losses)
-
-
-ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
-    "random": lambda task: {"search.proposer": "random"},
-    "paper": lambda task: recipes.get_search_settings(task.name, "paper"),
-    "small": _small,
-    "+scale": lambda task: {**_small(task), "search.scale": True},
-    "+short": lambda task: {**_small(task), "search.rungs": (0.125, 1.0)},
-    "+guided": lambda task: {**_small(task), "search.proposer": "guided"},
-    "all": lambda task: recipes.get_search_settings(task.name, "default"),
-    "all, no niches": lambda task: {**recipes.get_search_settings(task.name), "search.niche": 0.0},
-    "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
-    "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.guided_share": 1.0},
-    "all, rate 1": lambda task: {**recipes.get_search_settings(task.name), "search.learning_rate": 1.0},
-    "all, standard": lambda task: {
-        **recipes.get_search_settings(task.name),
-        "evolution.start": _list_zoo(task)[:1],
-    },
-    "all, zoo": lambda task: {**recipes.get_search_settings(task.name), "evolution.start": _list_zoo(task)},
+PLAIN: Settings = {"evolution.start": (), "search.prior": "none"}
+ARMS: Mapping[str, Callable[[str], Settings]] = {
+    "random": lambda prior: {"search.proposer": "random"},
+    "paper": lambda prior: {},
+    "plain": lambda prior: {**recipes.DEFAULT, **PLAIN},
+    "+shelf": lambda prior: {**recipes.DEFAULT, "search.prior": "none"},
+    "+memory": lambda prior: {**recipes.DEFAULT, **PLAIN, "search.prior": prior},
+    "all": lambda prior: {**recipes.DEFAULT, "search.prior": prior},
 }
-"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also
-without niches, without the model, with the model for every mutation, at the recipe's learning rate, and from the standard loss or
-the losses of the zoo (`--start zoo`): arms with equal settings are one search."""
+"""Arm → the settings of its searches, given the prior that was learnt without their task: the paper's settings; the default ones
+without known losses and memory, with each of the two, and with both."""
 FIRST = ("random", "paper", "all")
 """Arms that are measured by default."""
 LEVELS = ("random", "tuned")
@@ -93,6 +77,7 @@ SEARCHES: Mapping[str, tuple[int, int]] = {
     "tabular-f1": (10, 10),
     "worst-digit": (10, 10),
     "digits-det": (2, 1),
+    **{name: (10, 3) for name, task in BY_NAME.items() if task.part == "known"},
 }
 """Task → searches of each arm and of random search, which has the budget of its level. A training of digits-seg lasts fifteen to
 forty times as long as one of the two cheap tasks, and one of digits-det six times as long as that."""
@@ -133,7 +118,7 @@ class Work:
 def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, budget=60, level_budget=200, processes=1)
     asked.add_argument("--seeds", type=int, help="searches of each arm; by default 3 to 10, by task (`SEARCHES`)")
-    asked.add_argument("--tasks", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    asked.add_argument("--tasks", nargs="+", choices=SEARCHES, default=list(PROBLEMS))
     asked.add_argument("--arms", nargs="+", choices=ARMS, default=FIRST)
     asked.add_argument(
         "--minutes", type=float, help="begin no training after this time; by default all that is asked for is done"
@@ -149,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "budget": 6,
         "level_budget": 6,
         "tasks": ["worst-digit"],
-        "arms": ["random", "paper", "small", "all"],
+        "arms": ["random", "paper", "plain", "all"],
     }
     arguments = parse_arguments(asked, argv, **quick, processes=0)
     end = time.time() + 60 * (1e6 if arguments.minutes is None else arguments.minutes)
@@ -229,15 +214,33 @@ def _count_searches(task: str, seeds: int | None) -> tuple[int, int]:
 
 def _perform(work: Work) -> Trace | dict[str, Any] | None:
     """Return the result of the work; None if the time was up before its end."""
-    task = PROBLEMS[work.task](work.quick)
+    task = make_task(work.task, work.quick)
     cache = Cache(work.path, f"{work.task}, few" if work.quick else work.task)
     try:
         if work.arm is None:
             return tune_handmade(task, cache, work.end)
-        settings = {**ARMS[work.arm](task), "evaluations": work.budget}
+        prior = write_prior_without(work.task, work.path.parent / f"prior-{work.task}.npz")
+        training = choose_training(work.task, work.quick)
+        settings = {**ARMS[work.arm](str(prior)), **training, "evaluations": work.budget}
         return run_search(task, settings, work.seed, cache, work.end)
     except OutOfTime:
         return None
+
+
+def write_prior_without(task: str, path: Path) -> Path:
+    """Write the prior of the package, less what it learnt from a task."""
+    write_prior([forest for forest in read_prior("default")[0] if find_task(forest) != task], path)
+    return path
+
+
+@cache
+def choose_training(task: str, quick: bool) -> Settings:
+    """Return the settings of the trainings of a task: the rate is that of the table of losses, or the ladder is climbed for it."""
+    rule = find_rule(make_task(task, quick))
+    rates = (row.learning_rate for row in read_rows(TABLE) if row.task == task)
+    rate = next(rates, None) or find_rate(task, quick)
+    norm = rule == "one_norm"
+    return {"search.step_rule": rule, "search.learning_rate": rate, "search.direction": norm}
 
 
 def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, Any]:
@@ -253,7 +256,7 @@ def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, An
         {
             "loss": entrant.label,
             "learning_rate": entrant.learning_rate,
-            "score": shared.confirm(entrant.loss, entrant.learning_rate),
+            "score": shared.confirm(entrant.loss, entrant.job(0, "valid").training),
         }
         for entrant in entrants
     ]

@@ -38,7 +38,7 @@ from autoloss.proposing.jobs import Attempt, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind, draw_kind
 from autoloss.proposing.records import Outcome
 from autoloss.run.resolving import operator_table
-from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.settings import Configuration, OffspringSettings, StepRule
 from autoloss.space.loss_text import MAIN
 from autoloss.space.numerals import add_texts
@@ -219,7 +219,7 @@ def choose_kind(
     number: int, table: Mapping[int, LossRow], task: autoloss.Task
 ) -> tuple[Kind, LossRow | None, str | None]:
     """Return how a loss is drawn, its parent, and what it is drawn from."""
-    known, _ = parse_starting_losses(["shelf"], task, operator_table(()), ROUND)
+    known, _ = parse_starting_losses(name_losses(["shelf"]), task, operator_table(()), ROUND)
     if number < len(known):
         return Kind.START, None, known[number].formula
     rng = derive_generator(SEED, "lossbench", number)

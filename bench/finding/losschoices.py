@@ -85,8 +85,8 @@ def try_model(rows: Sequence[LossRow], observed: int, repeats: int) -> dict[str,
     for rng in _generators("model", repeats) if len(usable) >= observed + POOL else ():
         order = rng.sample(usable, len(usable))
         held_out = [row for row in order[observed:] if row.whole_1 is not None][:HELD_OUT]
-        model = ScoreModel([describe_signature(row.signature) for row in order[:observed]], _scores(order[:observed]))
-        mean, deviation = model.predict([describe_signature(row.signature) for row in held_out])
+        model = ScoreModel(describe_rows(order[:observed]), _scores(order[:observed]))
+        mean, deviation = model.predict(describe_rows(held_out))
         bound = dict(zip((row.number for row in held_out), mean + OPTIMISM * deviation, strict=True))
         for name, column in (("eighth", "eighth_1"), ("whole", "whole_1")):
             value = correlate(list(mean), [getattr(row, column) for row in held_out])
@@ -99,6 +99,11 @@ def try_model(rows: Sequence[LossRow], observed: int, repeats: int) -> dict[str,
             found["better"].append((chosen > other) + (chosen == other) / 2)
             found["gain"].append(chosen - other)
     return {"observed": observed, **{name: fmean(values) if values else None for name, values in found.items()}}
+
+
+def describe_rows(rows: Sequence[LossRow]) -> list[list[float]]:
+    """Return the features of losses; a signature of the direction alone has two numbers for each sample instead of four."""
+    return [describe_signature(row.signature, direction=len(row.signature) == 2 * len(row.gains)) for row in rows]
 
 
 def try_rungs(rows: Sequence[LossRow], ladder: Sequence[float], promote: float, repeats: int) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """The prior that comes with the package: made from trained losses of known tasks, and tried on each task without that task.
 
-python bench/finding/prior.py --runs DIR… --out bench/results/prior.json    tries it
-python bench/finding/prior.py --runs DIR… --write                           also writes src/autoloss/proposing/prior.npz
-python bench/finding/prior.py --runs DIR… --without titanic --write --path P     of all but one, for searches of that one
+python bench/finding/prior.py --out bench/results/prior.json           tries it
+python bench/finding/prior.py --write --runs DIR…                      writes src/autoloss/proposing/prior.npz, with further runs
+python bench/finding/prior.py --without titanic --write --path P       writes that of the other tasks, for searches of titanic
 
 The losses are those of the table (lossbench.py), and those of finished searches of known tasks with the default settings, each
-run for itself, as `autoloss learn` takes them. Each task in turn is left out. Of its losses the prior of the others orders a
-hundred random pools of 4 and of 12, and all of them. `early`: after 0, 12, 25, 50 and 100 losses of the task itself have been
-trained at an eighth, the rank correlation with the whole score of (a) the prior with the weights that these give it, (b) the
-model of a guided search alone, and (c) both.
+run for itself, as `autoloss learn` takes them; what the prior of the package has learnt from runs is kept. Each task in turn is
+left out. Of its losses the prior of the others orders a hundred random pools of 4 and of 12, and all of them. `early`: after 0,
+12, 25, 50 and 100 losses of the task itself have been trained at an eighth, the rank correlation with the whole score of (a) the
+prior with the weights that these give it, (b) the model of a guided search alone, and (c) both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ import numpy as np
 
 from autoloss.proposing import memory
 from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.memory import Forest, Memory, grow_forest, write_prior
+from autoloss.proposing.guided import CAUTION
+from autoloss.proposing.memory import Forest, Memory, grow_forest, read_prior, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
-from autoloss.proposing.score_model import ScoreModel, describe_signature
+from autoloss.proposing.score_model import ScoreModel
 from autoloss.run.learning import learn_run
 from autoloss.run.results import open_run
 from autoloss.space.form import BranchForm
@@ -38,7 +39,7 @@ from autoloss.space.operators import OPERATORS
 from autoloss.space.parsing import parse
 from autoloss.training.execution import one_thread
 from lossbench import make_task
-from losschoices import correlate
+from losschoices import correlate, describe_rows
 from losstable import TABLE, LossRow, read_rows
 from output import Figure, emit, make_parser, parse_arguments
 
@@ -62,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument("--path", type=Path, default=Path(memory.__file__).with_name("prior.npz"))
     arguments = parse_arguments(asked, argv, repeats=2)
     table = read_table(arguments.table)
-    forests = [learn_task(name, rows) for name, rows in table.items()] + [
-        learn_run(open_run(run)) for run in arguments.runs
-    ]
+    of_runs = {one.source: one for one in read_prior("default")[0] if find_task(one) != one.source}
+    of_runs |= {one.source: one for one in (learn_run(open_run(run)) for run in arguments.runs)}
+    forests = [*(learn_task(name, rows) for name, rows in table.items()), *of_runs.values()]
     kept = [one for one in forests if find_task(one) not in arguments.without]
     digest = write_prior(kept, arguments.path) if arguments.write else None
     tasks = (
@@ -148,15 +149,11 @@ def _try_early(known: Memory, rows: Sequence[LossRow], observed: int, repeats: i
         prior = _expect(known, held, seen)
         tried["prior"].append(correlate(list(prior), scores))
         if observed:
-            signatures = [describe_signature(row.signature) for row in held]
-            seen_signatures, eighths = (
-                [describe_signature(row.signature) for row in seen],
-                [row.eighth_1 or 0 for row in seen],
-            )
+            signatures, seen_signatures = describe_rows(held), describe_rows(seen)
+            eighths = [row.eighth_1 or 0 for row in seen]
             alone = ScoreModel(seen_signatures, eighths).predict(signatures)[0]
-            both = (
-                ScoreModel(seen_signatures, eighths, expected=_expect(known, seen, seen)).predict(signatures)[0] + prior
-            )
+            beside = ScoreModel(seen_signatures, eighths, expected=_expect(known, seen, seen))
+            both = prior + CAUTION * beside.predict(signatures)[0]
             tried["model"].append(correlate(list(alone), scores))
             tried["both"].append(correlate(list(both), scores))
     return {"observed": observed, **{name: _mean(values) for name, values in tried.items()}}

@@ -19,11 +19,14 @@ import autoloss
 from autoloss.comparison.entrant import CONFIRMATION, training_seeds
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, Train
+from autoloss.proposing.memory import recall
+from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.loop import run_loop
+from autoloss.run.request import branch_forms, make_request, prepare
 from autoloss.settings import Configuration
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
@@ -180,11 +183,11 @@ class SharedRunner:
         self.saved += outcome.seconds - (time.perf_counter() - began)
         return outcome
 
-    def confirm(self, loss: str, learning_rate: float = 1.0) -> float | None:
-        """Return the mean score of a loss over the new training seeds, on the valid split."""
+    def confirm(self, loss: str, training: Training) -> float | None:
+        """Return the mean score of a loss over the new training seeds, on the valid split, trained like this otherwise."""
         scores: list[float] = []
         for seed in FRESH:
-            outcome = self(Train(loss, Training(seed=seed, learning_rate=learning_rate)))
+            outcome = self(Train(loss, replace(training, seed=seed)))
             if not isinstance(outcome, Outcome) or outcome.score is None:
                 return None
             scores.append(outcome.score)
@@ -225,12 +228,11 @@ def run_search(
     Raises:
         OutOfTime: A training was due after `end`; those before it are kept.
     """
-    configuration = Configuration().changed({**settings, "seed": seed})
-    text = f"{configuration.to_json()} {digest_code()}"
+    request = make_request(task, Configuration().changed({**settings, "seed": seed}))
+    text = f"{request.configuration.to_json()} {digest_code()}"
     if (found := known.find_search(seed, text)) is not None:
         return Trace.from_json(found)
-    samples = draw_samples(task, configuration.rejection.samples, seed)
-    runner = adapt(Evaluator(task, samples, configuration), lambda said: None)
+    runner = adapt(prepare(request), lambda said: None)
     adapted = runner.configuration
     for branch in task.branches:
         # What testers compile and measure at first is no part of a search's time.
@@ -238,10 +240,11 @@ def run_search(
     shared = SharedRunner(runner, known, end)
     observer = _Observer(shared, time.perf_counter())
     with InlineWorkers(shared) as workers:
-        run_loop(History(task.branches, adapted), observer, Dispatcher(workers, adapted.limits))
-    minutes = observer.minutes
-    rate = adapted.search.learning_rate
-    improvements = tuple(replace(each, confirmed=shared.confirm(each.loss, rate)) for each in observer.improvements)
+        memory = recall(adapted.search, branch_forms(task, runner.samples), runner.operators)
+        history = History(task.branches, adapted, make_proposer(adapted, memory=memory))
+        run_loop(history, observer, Dispatcher(workers, adapted.limits))
+    minutes, training = observer.minutes, runner.make_training()
+    improvements = tuple(replace(each, confirmed=shared.confirm(each.loss, training)) for each in observer.improvements)
     trace = Trace(observer.equivalents, minutes, observer.candidates, observer.trainings, improvements)
     known.add_search(seed, text, trace.to_json())
     return trace

@@ -232,6 +232,16 @@ class TestSignatures:
         assert describe_signature(("1e0", "1e1", "1e2")) == pytest.approx([0, math.log(10), math.log(100)])
         assert describe_signature(()) == []
 
+    def test_directions_count_alike_whatever_the_number_of_elements(self):
+        # Cosines to a random direction: of a thousand elements each is about a thirtieth.
+        few, many = (
+            describe_signature(("6e-1", "-8e-1"), direction=True),
+            describe_signature(("6e-3", "-8e-3"), direction=True),
+        )
+        assert few == pytest.approx(many)
+        assert few == pytest.approx([0.6 * math.sqrt(2), -0.8 * math.sqrt(2)])
+        assert describe_signature(("0", "0"), direction=True) == [0, 0]
+
     def test_norms_are_logarithms_and_products_are_shares_of_them(self):
         found = describe_signature(("2e0", "4e0", "1e0", "-4e0", "1e-1", "0", "5e-2", "0"))
         half = [0.5, -1.0]

@@ -32,6 +32,8 @@ MOST_OBSERVED = 300
 """The latest observations that the model is fitted to, which bounds its time."""
 CHOSEN_EVERY = 12
 """Observations after which the smoothness of the model is chosen again: a choice takes several fits."""
+CAUTION = 0.5
+"""Weight of the model beside what the memory expects: its scores are of short trainings. bench/finding/prior.py compares."""
 FIRST_POOLS = 3
 """Factor on `search.pool` for the first candidates: a tree drawn from nothing is mostly a bad loss, and the memory tells which."""
 
@@ -76,7 +78,9 @@ class Guided(Proposer):
                 # One branch after the other: with several, the others are as they were chosen so far, or as the parent has them.
                 around = {**parent, **{name: attempt.signature for name, attempt in chosen.items()}}
                 offered = ({**around, branch: attempt.signature} for attempt in pool)
-                bounds += models.own.find_bounds([describe_loss(signature, visible.branches) for signature in offered])
+                search = visible.configuration.search
+                described = [describe_loss(signature, visible.branches, search) for signature in offered]
+                bounds += CAUTION * models.own.find_bounds(described)
             # Rounded: the last bits may differ between two ways to add up.
             chosen[branch] = pool[int(np.argmax(np.round(bounds, 9)))]
         return chosen

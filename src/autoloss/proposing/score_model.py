@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloss.settings import SearchSettings
+
 Features = Sequence[Sequence[float] | NDArray[np.float64]]
 LENGTHS = (0.5, 1.0, 2.0)
 NOISES = (0.03, 0.3)
@@ -26,13 +28,21 @@ BOUND = 6.0
 """Largest absolute value of a feature, in standard deviations: an exploding gradient is as far away as any other."""
 
 
-def describe_signature(signature: Sequence[str]) -> list[float]:
+def describe_signature(signature: Sequence[str], *, direction: bool = False) -> list[float]:
     """Return the features of a loss on one branch: logarithms of norms, and products divided by their norms.
+
+    Args:
+        direction: Whether the signature holds such quotients alone (`search.direction`). They are brought to a mean square of 1:
+            the product of a unit vector with a random one is as small as there are many numbers, and changes by that share of an
+            angle.
 
     >>> [round(value, 2) for value in describe_signature(["1e0", "5e-1", "1e-1", "-1e-1"])]
     [0.0, 0.5, -2.3, -1.0]
     """
     values = [float(text) for text in signature]
+    if direction:
+        size = math.sqrt(sum(value * value for value in values) / max(1, len(values)))
+        return [_divide(value, size) for value in values]
     if len(values) % PARTS:
         return [_log(value) for value in values]
     count = len(values) // PARTS
@@ -45,9 +55,13 @@ def describe_signature(signature: Sequence[str]) -> list[float]:
     ]
 
 
-def describe_loss(signature: Mapping[str, Sequence[str]], branches: Sequence[str]) -> NDArray[np.float64]:
+def describe_loss(
+    signature: Mapping[str, Sequence[str]], branches: Sequence[str], search: SearchSettings
+) -> NDArray[np.float64]:
     """Return the features of a loss on all branches, one after the other; a branch without a signature has none."""
-    return np.array([value for branch in branches for value in describe_signature(signature.get(branch, ()))])
+    direction = search.direction and search.scale
+    found = (describe_signature(signature.get(branch, ()), direction=direction) for branch in branches)
+    return np.array([value for features in found for value in features])
 
 
 def _log(value: float) -> float:

@@ -90,7 +90,7 @@ class Ledger:
     def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:
         """Return the features of candidates (`View.describe`)."""
         for candidate in self.candidates[len(self._features) : max(among, default=-1) + 1]:
-            self._features.append(describe_loss(candidate.signature, self.branches))
+            self._features.append(describe_loss(candidate.signature, self.branches, self.configuration.search))
         return [self._features[k] for k in among]
 
 
