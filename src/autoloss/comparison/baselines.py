@@ -106,13 +106,17 @@ def _tune(
     return [sort_by_mean([next(rows) for _ in grid]) for grid in grids]
 
 
-def count_tuning_trainings(entrants: int) -> int:
+def count_tuning_trainings(entrants: int, ways: int = 1, share: float = 1.0) -> float:
     """Return at most how many trainings `tune_learning_rates` needs for so many entrants.
 
+    Args:
+        ways: In which each is trained.
+        share: What a first training counts.
+
     >>> count_tuning_trainings(1)
-    9
+    9.0
     """
-    return entrants * (len(LEARNING_RATES) + CLOSE * TUNING_SEEDS)
+    return entrants * (ways * len(LEARNING_RATES) * share + CLOSE * TUNING_SEEDS)
 
 
 def choose_first_share(task: Task, least: float) -> float:

@@ -68,12 +68,15 @@ def confirm_and_compare(
     compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder, say=say)
 
 
-def count_trainings(settings: FinalSettings, task: Task, rivals: int, best: int | None = None) -> int:
+def count_trainings(
+    settings: FinalSettings, task: Task, rivals: int, best: int | None = None, share: float = 1.0
+) -> int:
     """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
 
     Args:
         rivals: Number of losses that are confirmed with the best candidates.
         best: Number of these, where it is not `final.confirm`.
+        share: What a training counts by which rates are tried first.
     """
     best = settings.confirm if best is None else best
     raced = best + rivals
@@ -82,7 +85,7 @@ def count_trainings(settings: FinalSettings, task: Task, rivals: int, best: int 
         return confirmed if settings.confirm_seeds else 0
     found, known = min(settings.compare, best), len(baselines(task))
     # Each under the recipe and as the ladder trains. The standard loss takes part as it is given, tuned, and as the ladder's best.
-    tuned = WAYS * count_tuning_trainings(found + known)
+    tuned = round(count_tuning_trainings(found + known, WAYS, share))
     compared = tuned + (found + min(known, 1 + MOST_RIVALS) + 2) * settings.compare_seeds
     return compared + (confirmed if settings.confirm_seeds else 0)
 

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 from autoloss import tasks
+from autoloss.comparison.baselines import TUNING_SHARE, choose_first_share
 from autoloss.comparison.climbing import climb_ladder
 from autoloss.comparison.confirm import count_trainings
 from autoloss.comparison.ladder import Ladder
@@ -237,7 +238,7 @@ def check(
         training_seconds=training,
         seconds_per_candidate=per_candidate,
         search_seconds=training and _estimate_search(configuration, accepted, training, workers),
-        final_seconds=training and count_trainings(configuration.final, loaded, RIVALS) * training / max(1, workers),
+        final_seconds=training and _count_final(configuration, loaded) * training / max(1, workers),
         evaluations=evaluations,
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,
@@ -250,6 +251,11 @@ def check(
         doubts=tuple(doubts),
         choices=tuple(loaded.choices()),
     )
+
+
+def _count_final(configuration: Configuration, task: Task) -> int:
+    """Return about how many whole trainings follow a search, at most."""
+    return count_trainings(configuration.final, task, RIVALS, share=choose_first_share(task, TUNING_SHARE))
 
 
 def _estimate_search(configuration: Configuration, accepted: float, training: float, workers: int) -> float:
