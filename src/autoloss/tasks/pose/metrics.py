@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.tasks.coco_metrics import measure_coco
+from autoloss.tasks.detection.metrics.average_precision import measure_coco
 from autoloss.tasks.pose.data.coco import PERSON, list_annotations
 from autoloss.tasks.pose.heatmaps import decode_heatmaps
 from autoloss.tasks.pose.people import SIGMAS, People, list_joints
