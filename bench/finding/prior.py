@@ -8,7 +8,8 @@ The losses are those of the table (lossbench.py), and those of finished searches
 run for itself, as `autoloss learn` takes them; what the prior of the package has learnt from runs is kept. Each task in turn is
 left out. Of its losses the prior of the others orders a hundred random pools of 4 and of 12, and all of them. `early`: after 0,
 12, 25, 50 and 100 losses of the task itself have been trained at an eighth, the rank correlation with the whole score of (a) the
-prior with the weights that these give it, (b) the model of a guided search alone, and (c) both.
+prior with the weights that these give it, (b) the model of a guided search alone, and (c) both. `unlike` is the same on the task
+whose scores have the other sign: what the prior likes best is worst there, so it shows what a prior that is wrong costs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import fmean
 from typing import Any
@@ -45,6 +48,9 @@ from output import Figure, emit, make_parser, parse_arguments
 
 OBSERVED = (0, 12, 25, 50, 100)
 POOLS, SIZES = 100, (4, 12)
+COLUMNS = ("eighth_1", "whole_1", "whole_2")
+HELD_OUT = 15
+"""Losses that have to be left for a correlation."""
 LEAST = 20
 """Losses that a task has to have in the table."""
 FIGURES = {
@@ -71,7 +77,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     tasks = (
         [] if arguments.without else [try_task(name, rows, forests, arguments.repeats) for name, rows in table.items()]
     )
-    means = {key: _mean([one[key] for one in tasks]) for key in ("correlation", "better")} if tasks else {}
+    means: dict[str, Any] = (
+        {key: _mean([one[key] for one in tasks]) for key in ("correlation", "better")} if tasks else {}
+    )
+    for part, observed in itertools.product(("early", "unlike"), OBSERVED):
+        rows = [row for one in tasks for row in one.get(part, ()) if row["observed"] == observed]
+        if len(rows) == len(tasks) > 0:
+            columns = {name: _mean([row[name] for row in rows]) for name in ("prior", "model", "both")}
+            means[part] = [*means.get(part, []), {"observed": observed, **columns}]
     sources = [{"source": one.source, "kind": one.kind, "losses": one.losses} for one in kept]
     emit({"digest": digest, "sources": sources, "tasks": tasks, "mean": means}, arguments, _print)
 
@@ -134,9 +147,10 @@ def try_task(name: str, rows: Sequence[LossRow], forests: Sequence[Forest], repe
         wins = list(_draw_pools(name, order, scores, size))
         found |= {f"better_{size}": fmean(wins)}
     found["better"] = found["better_4"]
-    found["early"] = [
-        _try_early(known, rows, observed, repeats) for observed in OBSERVED if len(rows) >= observed + LEAST // 2
-    ]
+    counts = [observed for observed in OBSERVED if len(rows) >= observed + HELD_OUT]
+    opposite = [replace(row, **{column: -(getattr(row, column) or 0.0) for column in COLUMNS}) for row in rows]
+    found["early"] = [_try_early(known, rows, observed, repeats) for observed in counts]
+    found["unlike"] = [_try_early(known, opposite, observed, repeats) for observed in counts]
     return found
 
 
@@ -198,7 +212,11 @@ def _print(result: Mapping[str, Any]) -> None:
                 f"  after {row['observed']:>3}: "
                 + "  ".join(f"{name} {_format(row[name])}" for name in ("prior", "model", "both"))
             )
-    print(result["mean"], result["digest"])
+    print({key: value for key, value in result["mean"].items() if not isinstance(value, list)}, result["digest"])
+    for part in ("early", "unlike"):
+        for row in result["mean"].get(part, ()):
+            texts = (f"{name} {_format(row[name])}" for name in ("prior", "model", "both"))
+            print(f"{part}, mean over tasks after {row['observed']:>3}: {'  '.join(texts)}")
 
 
 def _format(value: float | None) -> str:
