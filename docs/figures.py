@@ -14,8 +14,13 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.colors import ListedColormap
+
+import autoloss
+from autoloss.tasks.table_task import PAIRWISE
+from autoloss.zoo.entries import ENTRIES
 
 HERE = Path(__file__).parent
 RESULTS, IMAGES = HERE.parent / "bench" / "results", HERE / "images"
@@ -49,6 +54,7 @@ def main() -> None:
         "ladder": draw_ladder,
         "course": draw_course,
         "boosting": draw_boosting,
+        "pairs": draw_pairs,
     }
     for theme, (background, foreground) in THEMES.items():
         colours = dict.fromkeys(
@@ -141,6 +147,37 @@ def draw_boosting(foreground: str) -> None:
     axis.set_xlabel(
         "held-out metric: losses − built-in objectives (95 % interval)\norange: the loss that is best in hindsight"
     )
+
+
+def draw_pairs(foreground: str) -> None:
+    """Draw losses over the difference of two scores, and how far recommendations are from tuned specialists on each table."""
+    _, (curves, gains) = plt.subplots(
+        1, 2, figsize=(10.4, 3.4), gridspec_kw={"width_ratios": (1, 1.25), "wspace": 0.75}
+    )
+    difference = torch.linspace(-3, 3, 121).view(1, 1, 1, -1)
+    for name, colour in zip(PAIRWISE, (BLUE, ORANGE, GREY, "#3fc1a5"), strict=True):
+        entry = ENTRIES[name]
+        p = difference if entry.activation == "pair_difference" else difference.sigmoid()
+        loss = autoloss.parse(entry.formula or "").evaluate({"p": p, "y": torch.ones_like(p)})
+        curves.plot(difference.flatten(), loss.flatten(), color=colour, label=name.removeprefix("baseline/"))
+    curves.set_ylim(0, 9)
+    curves.set_xlabel("score of the item that comes first\nminus score of the other")
+    curves.set_ylabel("loss of the pair")
+    curves.legend(frameon=False, loc="upper right")
+    sets = _read("pairs")["sets"][::-1]
+    for shift, key, colour, label in (
+        (0.12, "", BLUE, "best specialist, known afterwards"),
+        (-0.12, "_over_choice", ORANGE, "specialist that is best on the valid split"),
+    ):
+        for place, row in enumerate(sets):
+            gain = row[f"gain{key}"]
+            half = 0 if row[f"high{key}"] is None else row[f"high{key}"] - gain
+            gains.errorbar(gain, place + shift, xerr=half, fmt="o", color=colour, capsize=3, label=label)
+    handles = dict(zip(*reversed(gains.get_legend_handles_labels()), strict=True))
+    gains.legend(handles.values(), handles.keys(), frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+    gains.axvline(0, color=foreground, linewidth=0.8)
+    gains.set_yticks(range(len(sets)), [f"{row['set']}, {row['metric']}" for row in sets])
+    gains.set_xlabel("rows held back: recommendation − specialist\n(95 % interval)")
 
 
 AUDITED = {

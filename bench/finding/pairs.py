@@ -2,13 +2,16 @@
 
 python bench/finding/pairs.py --work DIR --out bench/results/pairs.json        the same command goes on where it stopped
 
-A search on each split of each table recommends a loss. It and the specialists (RankNet, LambdaRank, ListNet, AUC losses,
-LibAUC's margin, Cox's partial likelihood, the cross entropy of single items) are then trained alike: the same network and
-steps, with the step rule that the search recommends, and the rate of each is the best of one grid on the valid split. A row of
-the result is one loss on one split, with its test scores over training seeds. On tables of survival, CoxPH of lifelines is a
-further row, its penalty chosen on the valid split. The recommendation is compared with the specialist whose mean on the test
-splits is highest, over all pairs of split and seed, by the 95 % confidence interval of the mean difference; seeds of one split
-share its rows, so that it is rather too narrow.
+Of each split of a table a third of the training rows (of queries, where there are such) is held back: the audit, which no search
+sees. A search recommends a loss. It and the specialists (RankNet, LambdaRank, ListNet, AUC losses, LibAUC's margin, Cox's partial
+likelihood, the cross entropy of single items) are then trained alike: the same network and steps, the step rule that the search
+recommends, and the rate of each is the best of one grid on the valid split. A row of the result is one loss on one split, with its
+audit scores over training seeds. On tables of survival, CoxPH of lifelines is a further row, its penalty chosen on the valid split.
+
+The recommendation is compared with the specialist whose mean on the audit is highest, which nobody knows beforehand (`gain`), and
+with the one that is best on the valid split, which somebody who tunes specialists would take (`gain_over_choice`). Intervals (95 %)
+count the noise of training seeds and of the rows of the audit, by `compare_paired` on each split; splits count as independent,
+though they share rows.
 """
 
 from __future__ import annotations
@@ -19,17 +22,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import argparse
+import copy
 import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
+import torch
+
 import autoloss
+from autoloss.comparison.table import Measurements, compare_paired
 from autoloss.errors import RequestError
-from autoloss.training.training import Scored, Training
+from autoloss.tasks.metric import measure_resamples
+from autoloss.training.training import Replicates, Scored, Training
 from autoloss.zoo import resolve
 from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
@@ -58,8 +66,13 @@ TABLES = {
 RATES = (0.3, 1.0, 3.0, 10.0)
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 SEARCH_SEED = 0
+NORMAL = 1.96
+DIGITS = 5
+"""Digits of the scores on resamples that are kept."""
 MEASURED = ("rossi", "gbsg2", "kidney_transplant", "modechoice", "fair")
 """The tables of which the results hold figures."""
+HELD = 3
+"""One of so many training examples is held back for the audit."""
 FIGURES = {
     f"{name}, {label}": Figure(("sets", {"set": name}, key), digits=3)
     for name in MEASURED
@@ -67,12 +80,17 @@ FIGURES = {
         "recommendation": "recommendation",
         "best specialist": "specialist",
         "difference": "gain",
+        "difference from the choice on the valid split": "gain_over_choice",
     }.items()
-} | {"sets at or above": Figure(("at_or_above",)), "sets significantly below": Figure(("below",))}
+} | {
+    "sets at or above": Figure(("at_or_above",)),
+    "sets at or above the choice on the valid split": Figure(("at_or_above_choice",)),
+    "sets significantly below": Figure(("below",)),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, evaluations=16, splits=3, seeds=2, steps=100)
+    parser = make_parser(__doc__, evaluations=16, splits=3, seeds=3, steps=100)
     parser.add_argument("--sets", nargs="+", choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--work", type=Path, help="folder of the searches and of the rows that are done")
     parser.add_argument("--workers", type=int, default=0, help="processes of a search")
@@ -92,13 +110,26 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "sets": sets,
         "rows": rows,
         "at_or_above": sum(one["gain"] >= 0 for one in sets),
+        "at_or_above_choice": sum(one["gain_over_choice"] >= 0 for one in sets),
         "below": sum(one["verdict"] == "below" for one in sets),
     }
 
 
-def make_task(name: str, split: int, arguments: argparse.Namespace) -> Any:
+def make_task(name: str, split: int, arguments: argparse.Namespace, *, audit: bool = False) -> Any:
+    """Make a task without the examples of the audit, or with them in place of the test split."""
     table = TABLES[name]
-    return autoloss.tasks.get(table.task, table.metric, data=name, split_seed=split, steps=arguments.steps)
+    task = autoloss.tasks.get(table.task, table.metric, data=name, split_seed=split, steps=arguments.steps)
+    for splits in (folds[0] for folds in task._splits.values()):
+        train = splits["train"]
+        order = torch.randperm(len(train.dataset), generator=torch.Generator().manual_seed(split))
+        held = len(order) // HELD
+        if audit:
+            splits["test"] = copy.copy(train)
+            splits["test"].indices = order[:held].sort().values
+        # Both schedules may share a split.
+        splits["train"] = copy.copy(train)
+        splits["train"].indices = order[held:].sort().values
+    return task
 
 
 def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -137,7 +168,7 @@ def measure_table(name: str, work: Path, arguments: argparse.Namespace) -> list[
             chosen = recommend(name, split, work, arguments)
             entrants = {"recommendation": chosen["loss"], "best found": chosen["best"]}
             entrants |= {loss: loss for loss in TABLES[name].specialists}
-            task = make_task(name, split, arguments)
+            task = make_task(name, split, arguments, audit=True)
             found: list[dict[str, Any]] = [
                 {"set": name, "split": split, "entrant": label, **train(task, loss, chosen, arguments)}
                 for label, loss in entrants.items()
@@ -157,29 +188,33 @@ def train(task: Any, loss: str, chosen: Mapping[str, Any], arguments: argparse.N
     except RequestError as error:
         return {"loss": loss, "why": str(error), "rate": None, "valid": None, "test": []}
 
-    def score(split: str, seed: int, rate: float) -> float:
-        outcome = task.train(
-            criterion,
-            Training(
-                seed=seed, split=split, learning_rate=rate, step_rule=chosen["step_rule"], length=chosen["length"]
-            ),
-        )
-        return outcome.score if isinstance(outcome, Scored) else -math.inf
+    def run(split: str, seed: int, rate: float) -> Scored | None:
+        way = Training(seed=seed, split=split, learning_rate=rate, resampled=split == "test")
+        outcome = task.train(criterion, replace(way, step_rule=chosen["step_rule"], length=chosen["length"]))
+        return outcome if isinstance(outcome, Scored) else None
 
-    valid = {rate: score("valid", 0, rate) for rate in RATES}
+    valid = {rate: -math.inf if (found := run("valid", 0, rate)) is None else found.score for rate in RATES}
     rate = max(RATES, key=lambda one: (valid[one], -abs(math.log(one))))
-    test = [score("test", 1 + seed, rate) for seed in range(arguments.seeds)]
-    return {"loss": loss, "rate": rate, "valid": _finite(valid[rate]), "test": [_finite(one) for one in test]}
+    trained = [run("test", 1 + seed, rate) for seed in range(arguments.seeds)]
+    known = [one.replicates for one in trained if one is not None and one.replicates is not None]
+    columns = zip(*(one.scores for one in known), strict=True) if len(known) == len(trained) else ()
+    return {
+        "loss": loss,
+        "rate": rate,
+        "valid": _finite(valid[rate]),
+        "test": [None if one is None else one.score for one in trained],
+        "resampled": [None if None in column else round(fmean(column), DIGITS) for column in columns],
+        "examples": known[0].examples if known else None,
+    }
 
 
 def fit_cox(task: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Fit CoxPH of lifelines, which has no seed, with the penalty that is best on the valid split."""
     import pandas
-    import torch
     from lifelines import CoxPHFitter
 
     splits = task._splits["proxy"][0]
-    data = {label: split.whole() for label, split in splits.items()}
+    data = {label: [part[split.indices] for part in split.whole()] for label, split in splits.items()}
 
     def frame(label: str) -> Any:
         inputs, target = data[label]
@@ -187,15 +222,22 @@ def fit_cox(task: Any, arguments: argparse.Namespace) -> dict[str, Any]:
             {**{f"x{n}": inputs[:, n] for n in range(inputs.shape[1])}, "t": target[:, 0], "e": target[:, 1]}
         )
 
-    def score(label: str, fitter: Any) -> float:
+    def score(label: str, fitter: Any, rows: Any = slice(None)) -> float:
         risk = torch.tensor(fitter.predict_log_partial_hazard(frame(label)).to_numpy())
-        return task.branches["main"].metric(risk, {"target": data[label][1]})
+        return task.branches["main"].metric(risk[rows], {"target": data[label][1][rows]})
 
-    best: tuple[float, Any, float] = (-math.inf, None, 0.0)
-    for penalty in PENALTIES:
-        fitter = CoxPHFitter(penalizer=penalty).fit(frame("train"), "t", "e")
-        best = max(best, (score("valid", fitter), penalty, score("test", fitter)), key=lambda one: one[0])
-    return {"loss": "CoxPH", "rate": best[1], "valid": best[0], "test": [best[2]] * arguments.seeds}
+    fitters = {penalty: CoxPHFitter(penalizer=penalty).fit(frame("train"), "t", "e") for penalty in PENALTIES}
+    valid = {penalty: score("valid", fitter) for penalty, fitter in fitters.items()}
+    best = max(PENALTIES, key=valid.__getitem__)
+    measured = measure_resamples(len(data["test"][1]), lambda rows: score("test", fitters[best], rows))
+    return {
+        "loss": "CoxPH",
+        "rate": best,
+        "valid": valid[best],
+        "test": [score("test", fitters[best])] * arguments.seeds,
+        "resampled": measured.scores,
+        "examples": measured.examples,
+    }
 
 
 def summarise(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -204,48 +246,62 @@ def summarise(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         label: [one for row in rows if row["entrant"] == label for one in row["test"]]
         for label in dict.fromkeys(row["entrant"] for row in rows)
     }
-    own = scores["recommendation"]
+    count = len(scores["recommendation"])
     others = {
         label: values
         for label, values in scores.items()
-        if label not in ("recommendation", "best found") and len(values) == len(own) and None not in values
+        if label not in ("recommendation", "best found") and len(values) == count and None not in values
     }
     best = max(others, key=lambda label: fmean(others[label]))
-    gains = [mine - theirs for mine, theirs in zip(own, others[best], strict=True)]
-    half = measure_half_width(gains)
-    low, high = (None, None) if half is None else (fmean(gains) - half, fmean(gains) + half)
+    own, rivals = ([row for row in rows if row["entrant"] == label] for label in ("recommendation", best))
     # What a person would take who tunes on the valid split.
-    tuned = [
-        score
-        for split in dict.fromkeys(row["split"] for row in rows)
-        for score in max(
-            (row for row in rows if row["split"] == split and row["entrant"] in others), key=lambda row: row["valid"]
-        )["test"]
+    chosen = [
+        max(
+            (row for row in rows if row["split"] == one["split"] and row["entrant"] in others),
+            key=lambda row: row["valid"],
+        )
+        for one in own
     ]
-    verdict = "level" if low is None or high is None or low <= 0 <= high else "above" if low > 0 else "below"
+    gain, low, high, verdict = compare(own, rivals)
+    gain_over_choice, low_over_choice, high_over_choice, verdict_over_choice = compare(own, chosen)
     return {
         "set": name,
         "metric": TABLES[name].metric,
         "losses": [row["loss"] for row in rows if row["entrant"] == "recommendation"],
-        "recommendation": fmean(own),
+        "recommendation": fmean(scores["recommendation"]),
         "best_found": fmean(scores["best found"]),
         "specialist": fmean(others[best]),
         "specialist_name": best,
-        "tuned_on_valid": fmean(tuned),
-        "gain": fmean(gains),
+        "tuned_on_valid": fmean(one for row in chosen for one in row["test"]),
+        "gain": gain,
         "low": low,
         "high": high,
         "verdict": verdict,
+        "gain_over_choice": gain_over_choice,
+        "low_over_choice": low_over_choice,
+        "high_over_choice": high_over_choice,
+        "verdict_over_choice": verdict_over_choice,
     }
 
 
-def measure_half_width(values: Sequence[float]) -> float | None:
-    """Return half the width of the 95 % confidence interval of a mean; None for one value."""
-    from scipy.stats import t
+def compare(
+    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+) -> tuple[float, float | None, float | None, str]:
+    """Return the mean difference over the splits, the ends of its interval, and what they say."""
+    pairs = [compare_paired(read(one), read(other)) for one, other in zip(own, others, strict=True)]
+    found = [one for one in pairs if one is not None]
+    if len(found) < len(pairs):
+        return -math.inf, None, None, "below"
+    gain = fmean(one.value for one in found)
+    half = NORMAL * math.hypot(*(one.least_error for one in found)) / len(found)
+    low, high = gain - half, gain + half
+    return gain, low, high, "above" if low > 0 else "below" if high < 0 else "level"
 
-    if len(values) < 2:
-        return None
-    return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+def read(row: Mapping[str, Any]) -> Measurements:
+    """Return the audit of a row; differences of two have the same noise as with the resamples of each seed."""
+    replicates = (Replicates(row["examples"], tuple(row["resampled"])),) if row.get("resampled") else ()
+    return Measurements(tuple(row["test"]), replicates)
 
 
 def _finite(value: float) -> float | None:
@@ -259,7 +315,12 @@ def show(result: Mapping[str, Any]) -> None:
             f"{one['set']:18} {one['metric']:8} {one['recommendation']:.3f} | {one['specialist']:.3f} {one['specialist_name']:24} "
             f"{one['gain']:+.3f}{ends} {one['verdict']}: {'; '.join(one['losses'])}"
         )
-    print(f"at or above on {result['at_or_above']} of {len(result['sets'])}, significantly below on {result['below']}")
+        over = f"{one['gain_over_choice']:+.3f} {one['verdict_over_choice']}"
+        print(f"{'':28}choice on the valid split {one['tuned_on_valid']:.3f} {over}")
+    print(
+        f"at or above the best specialist on {result['at_or_above']} of {len(result['sets'])}, the choice on the valid split on "
+        f"{result['at_or_above_choice']}; significantly below on {result['below']}"
+    )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ import multiprocessing, sys
 import autoloss, toy
 def search(directory, evaluations, seed, settings):
     autoloss.search(toy.TASK, evaluations=evaluations, seed=seed, workers=0, directory=directory, settings=settings)
-if __name__ == "__main__":
+if __name__ != "__mp_main__":
     child = multiprocessing.get_context(sys.argv[1]).Process(target=search, args=({arguments}))
     child.start(); child.join(); sys.exit(child.exitcode)
 """
