@@ -10,7 +10,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -145,13 +145,15 @@ def _list_audit() -> dict[str, str]:
         for one in standings
     ]
     head = ("task", "optimiser", "recommended", "difference to the best other", "standing", "found loss − best other")
-    return {
-        "audit_searches": str(counts["searches"]),
-        "audit_found": str(counts["found"]),
-        **{f"audit_{place}": str(counts[place]) for place in ("above", "equal", "below", "above_everywhere")},
-        "audit_missing": str(len(audit["missing"])),
-        "audit_table": _write_table(head, rows),
-    }
+    asked = counts["searches"] + len(audit["missing"])
+    done = f"{counts['searches']} of its {asked} searches were run"
+    if not rows:
+        return {"audit_short": f"not measured yet: {done}", "audit_said": f"**Not measured yet:** {done}."}
+    said = (
+        f"{done}. {counts['found']} recommend a found loss. Under the recommended optimiser {counts['above']} are above the best other "
+        f"loss, {counts['equal']} equal, {counts['below']} below; {counts['above_everywhere']} are above under all three"
+    )
+    return {"audit_short": said, "audit_said": f"{said}.\n\n{_write_table(head, rows)}"}
 
 
 def _list_ablation() -> dict[str, str]:
@@ -172,21 +174,24 @@ def _list_ablation() -> dict[str, str]:
     return {
         "ablation_table": _write_table(head, rows),
         "ablation_seconds": f"{found['seconds']:g}",
-        "ablation_tasks": str(len(tasks)),
+        "ablation_tasks": ", ".join(tasks),
         "ablation_seeds": " to ".join(str(one) for one in dict.fromkeys((seeds[0], seeds[-1]))),
     }
 
 
 def _list_transfer() -> dict[str, str]:
     found = _read("transfer")
-    rows = [(one["kind"], one["place"], _write_score(one["correlation"], 2)) for one in found["agreement"]]
+    rows = [
+        (one["kind"], one["place"], str(one["losses"]), _write_score(one["correlation"], 2))
+        for one in found["agreement"]
+    ]
     order = found["order"][0]
     best = {}
     for place in dict.fromkeys(row["place"] for row in found["rows"]):
         here = [row for row in found["rows"] if row["place"] == place and row["mean"] is not None]
         best[place] = max(here, key=lambda row: row["mean"])
     return {
-        "transfer_table": _write_table(("task", "elsewhere", "rank correlation with home"), rows),
+        "transfer_table": _write_table(("task", "elsewhere", "losses", "rank correlation with home"), rows),
         "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
         "transfer_found_best": str(sum(row["origin"] == "found" for row in best.values())),
         "transfer_places": str(len(best)),
@@ -212,8 +217,9 @@ def _list_failures() -> dict[str, str]:
         "steps_low": f"{min(one['correlation'] for one in steps):.2f}",
         "steps_high": f"{max(one['correlation'] for one in steps):.2f}",
         "efficiency": f"{all_ratio['ratio']:.1f}",
-        "top_rank": _write_score(fmean(one["top_eighth"] for one in table), 2),
-        "all_rank": _write_score(fmean(one["eighth"] for one in table), 2),
+        "top_rank": _write_score(median(one["top_eighth"] for one in table), 2),
+        "all_rank": _write_score(median(one["eighth"] for one in table), 2),
+        "table_tasks": str(len(table)),
     }
 
 

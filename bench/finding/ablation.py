@@ -112,7 +112,7 @@ def list_arms() -> dict[str, Arm]:
 
 ARMS = list_arms()
 FIGURES = {
-    f"{arm}: {name}": Figure(("rows", {"task": "digits-seg-miou", "arm": arm}, key), digits=digits)
+    f"{arm}: {name}": Figure(("rows", {"task": "tabular-f1", "arm": arm}, key), digits=digits)
     for arm in ("naive evolution", "+ stop (the paper's)", "+ shelf, sums")
     for name, key, digits in (("losses explored", "explored", 0), ("five best at the end", "top", 3))
 }
@@ -216,8 +216,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument(
         "--work", type=Path, help="the SQLite file that keeps trainings and arms; without it nothing is kept"
     )
+    asked.add_argument("--few", action="store_true", help="tasks with a third of the steps or fewer, for short times")
     asked.add_argument("--minutes", type=float, default=1e6, help="begin no arm after this time")
-    arguments = parse_arguments(asked, argv, seeds=1, seconds=1.0)
+    arguments = parse_arguments(asked, argv, tasks=["tabular-f1"], seeds=1, seconds=1.0, few=True)
     end = time.monotonic() + 60 * arguments.minutes
     with TemporaryDirectory() as folder:
         path = arguments.work or Path(folder) / "trainings.sqlite"
@@ -228,17 +229,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             if (found := _search(task, seed, arm, path, end, arguments)) is not None
         ]
     rows = list(_summarise(searches))
-    emit({"seconds": arguments.seconds, "top": TOP, "rows": rows, "searches": searches}, arguments, _print)
+    emit(
+        {"seconds": arguments.seconds, "few": arguments.few, "top": TOP, "rows": rows, "searches": searches},
+        arguments,
+        _print,
+    )
 
 
 def _search(name: str, seed: int, arm: str, path: Path, end: float, arguments: Any) -> dict[str, Any] | None:
-    cache = Cache(path, f"ablation, {name}{', few' if arguments.quick else ''}")
+    cache = Cache(path, f"ablation, {name}{', few' if arguments.few else ''}")
     key = json.dumps([arm, arguments.seconds, autoloss.__version__])
     if (kept := cache.find_search(seed, key)) is not None:
         return json.loads(kept)
     if time.monotonic() > end:
         return None
-    task = PROBLEMS[name](arguments.quick)
+    task = PROBLEMS[name](arguments.few)
     configuration = _configure(task, ARMS[arm], seed)
     samples = draw_samples(task, configuration.rejection.samples, seed)
     evaluator = adapt(Evaluator(task, samples, configuration), lambda said: None)

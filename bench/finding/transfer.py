@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         order = [_compare_schedules(kind, path, end, arguments) for kind in arguments.kinds if kind in TABLES]
         rows = [row for kind in arguments.kinds for row in _measure_kind(kind, path, end, arguments)]
     agreement = [
-        {"kind": kind, "place": place, "correlation": _correlate(rows, kind, place)}
+        {"kind": kind, "place": place, **_correlate(rows, kind, place)}
         for kind in arguments.kinds
         for place in PLACES[kind]
         if place != HOME
@@ -226,8 +226,8 @@ def _train(shared: SharedRunner, loss: str, training: Training) -> float | None:
     return outcome.score
 
 
-def _correlate(rows: Sequence[Mapping[str, Any]], kind: str, place: str) -> float | None:
-    """Return the rank correlation of the means at home and elsewhere over the losses that have both."""
+def _correlate(rows: Sequence[Mapping[str, Any]], kind: str, place: str) -> dict[str, Any]:
+    """Return the rank correlation of the means at home and elsewhere over the losses that have both, and their number."""
     home, there = (
         {
             row["loss"]: row["mean"]
@@ -238,9 +238,9 @@ def _correlate(rows: Sequence[Mapping[str, Any]], kind: str, place: str) -> floa
     )
     both = sorted(home.keys() & there.keys())
     if len(both) < 3:
-        return None
+        return {"losses": len(both), "correlation": None}
     found = float(spearmanr([home[one] for one in both], [there[one] for one in both])[0])
-    return None if found != found else found
+    return {"losses": len(both), "correlation": None if found != found else found}
 
 
 def _compare_schedules(kind: str, path: Path, end: float, arguments: Any) -> dict[str, Any]:
