@@ -14,7 +14,7 @@ from website.documented import Docstring, docstring, meaning_of
 INTRODUCTION = """\
 # Python
 
-`import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
+`import autoloss` gives these names; each is loaded when it is first used. [Start](../start.md) shows them at work.
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Search": (

@@ -14,8 +14,8 @@ INTRODUCTION = """\
 # Gallery
 
 A card for each loss that has a name: its formula, its value and its gradient beside those of the standard loss of its kind
-(dashed), how much gradient an example gets in each state, where it was ahead and where not, and the code to use it. `autoloss zoo show NAME`
-prints the same card, from the same source.
+(dashed), how much gradient an example gets in each state, where it was ahead and where not, and the code to use it.
+`autoloss zoo show NAME` prints the same card, from the same source.
 
 The bars compare the gradient with the standard loss's in the same state; the first state is 1. For losses of classes they are
 measured on an image of 24 × 24 pixels with a square of a rare class. Figures are from files under `bench/results`; a loss without
@@ -36,7 +36,7 @@ def page() -> str:
 
 def _write_card(card: Card) -> str:
     parts = [f"### {card.name}", f"{card.description[0].upper()}{card.description[1:]}. Source: {card.source}."]
-    parts += [f"{term.mathml!s}<br>`{term}`" for term in card.terms.values()]
+    parts += [f"{term.mathml!s}\n\n`{term}`" for term in card.terms.values()]
     charts = [chart for shape in card.shapes for chart in shape.charts]
     if charts:
         parts.append(f'<div class="curves">{"".join(map(_draw, charts))}</div>')

@@ -15,10 +15,11 @@ ROOT = Path(__file__).parents[1]
 # mkdocs loads this file by its path.
 sys.path.insert(0, str(ROOT))
 
-from website import api, catalogue, commands, gallery, losses, settings  # noqa: E402
+from website import api, catalogue, commands, gallery, losses, notebook, settings  # noqa: E402
 
 WRITTEN: Mapping[str, Callable[[], str]] = {
     "gallery.md": gallery.page,
+    "notebook.md": notebook.page,
     "reference/commands.md": commands.page,
     "reference/settings.md": settings.page,
     "reference/tasks.md": catalogue.page,

@@ -18,7 +18,7 @@ FEW_OF_DETECTION = {"train": 16, "valid": 8, "test": 8, "epochs": 1}
 
 
 def make_worst_digit(few: bool = False) -> autoloss.Task:
-    """Return the task of docs/tutorial.md: the recall of the handwritten digit that a small network recognises worst."""
+    """Return the task of docs/start.md: the recall of the handwritten digit that a small network recognises worst."""
     digits = load_digits()
     images = torch.tensor(digits.data / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)

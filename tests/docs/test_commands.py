@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import typer
 
 from autoloss.cli import app, main
 from tests.docs import smaller
-from tests.docs.pages import PAGES, PLAIN, ROOT, SHELL, Block, blocks, commands, mentions
+from tests.docs.pages import PAGES, PLAIN, ROOT, SHELL, Block, blocks, commands, mentions, read
 from tests.docs.running import PROGRAMS, Folder, Untrue, compare, shortened, small
 from tests.tasks import conformance
 from tests.tasks.detection.test_box_formats import voc_object, voc_written
@@ -79,6 +80,9 @@ def folder(place, tmp_path, monkeypatch, capfd) -> Folder:
         if path.name.isupper() or path.suffix:
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / "bench").symlink_to(ROOT / "bench")
+    # Several pages use the task of the first one.
+    task = next(block for block in blocks("docs/start.md") if block.file)
+    (tmp_path / "worst_digit.py").write_text(shortened(task.text), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     known = set(sys.modules)
@@ -198,3 +202,32 @@ def test_output_that_is_shown_is_what_the_command_said():
     compare("trained 60 in 1.5 s", "first\n  trained 2 in 0.1 s\n")
     with pytest.raises(Untrue, match="The page shows"):
         compare("trained 60 in 1.5 min", "trained 2 in 0.1 s")
+
+
+WORDS, CHARACTERS = 20_000, 140
+APART = ("docs/paper.md", "docs/measurements.md")
+"""The page about the paper, and the tables behind the results."""
+
+
+def test_the_pages_are_short_and_so_are_their_lines():
+    # Without code; tables may have longer lines.
+    prose = {page: re.sub(r"^```.*?^```$", "", read(page), flags=re.DOTALL | re.MULTILINE) for page in PAGES}
+    counted = {
+        page: len(text.split()) for page, text in prose.items() if page.startswith("docs/") and page not in APART
+    }
+    assert sum(counted.values()) <= WORDS, counted
+    long = {
+        f"{page}: {line[:50]}"
+        for page, text in prose.items()
+        if page.startswith("docs/") and page not in APART
+        for line in text.splitlines()
+        if len(line) > CHARACTERS and not line.startswith("|")
+    }
+    assert not long
+
+
+def test_every_page_has_a_picture_or_something_that_is_run():
+    shown = ("![", "```text")
+    assert [
+        page for page in PAGES if page not in (*FOLLOWED, *APART) and not any(one in read(page) for one in shown)
+    ] == []

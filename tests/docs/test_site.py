@@ -45,7 +45,7 @@ def site(tmp_path_factory) -> Path:
 
 def test_every_page_is_there(site):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages | {"quick-start", "gallery", "contributing", "changelog"} <= {
+    assert pages | {"quick-start", "gallery", "notebook", "contributing", "changelog"} <= {
         path.stem for path in site.glob("*.html")
     }
     assert {path.stem for path in (site / "reference").glob("*.html")} == {
@@ -160,7 +160,15 @@ def test_the_site_in_a_browser(address, width, scheme):
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: errors.append(message.text))
         page.on("pageerror", lambda error: errors.append(str(error)))
-        for name in ("index", "tutorial", "paper", "reference/commands", "reference/losses", "reference/python"):
+        for name in (
+            "index",
+            "gallery",
+            "start",
+            "paper",
+            "reference/commands",
+            "reference/losses",
+            "reference/python",
+        ):
             page.goto(f"{address}/{name}.html")
             assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
         page.keyboard.press("/")

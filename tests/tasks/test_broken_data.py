@@ -31,7 +31,17 @@ TABLES: dict[str, tuple[bytes, str, str]] = {
         "line 9, column 'age'",
     ),
     "a number without end": (GOOD.replace("\n7,", "\n" + "9" * 9_000 + ",").encode(), "9999…9999", "line 9"),
-    "missing value": (GOOD.replace("\n7,blue", "\n7,").encode(), "the value is missing", "line 9, column 'color'"),
+    "missing value": (GOOD.replace("\n7,blue", "\n7,").encode(), "line 9, column 'color'", "--set missing=impute"),
+    "names as classes": (
+        "\n".join(["x,y", *(f"{n},n{n}" for n in range(99))]).encode(),
+        "fewer than 3",
+        "--set target=",
+    ),
+    "numbers as classes": (
+        "\n".join(["x,y", *(f"{n},{n}" for n in range(99))]).encode(),
+        "a quantity",
+        "--metric with one",
+    ),
     "not UTF-8": (GOOD.replace("red", "r\xe9d", 1).encode("latin-1"), "byte 0xe9 is not UTF-8", "line 2"),
     "UTF-16": (GOOD.encode("utf-16"), "byte 0xff is not UTF-8", "line 1"),
     "open quote": (GOOD.replace("7,blue", '7,"blue').encode(), "line 9", "Check the quotes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -418,3 +419,16 @@ def test_the_measurement_shrinks_with_the_root_of_the_share(count, fidelity, lea
     assert found == sorted(found)
     assert set(found) <= set(range(count))
     assert found == select_examples(count, fidelity, least).tolist()
+
+
+@pytest.mark.parametrize(
+    ("targets", "measure", "advice"),
+    [
+        (lambda y: torch.nn.functional.one_hot(y).float(), accuracy, "targets.argmax(dim=1)"),
+        (lambda y: y, lambda p, t: MulticlassAccuracy(3)(p.transpose(0, 1), t), "prediction.argmax(dim=1)"),
+    ],
+)
+def test_a_metric_that_expects_another_form_says_which_line_helps(targets, measure, advice):
+    (inputs, first), (others, second) = rows(0), rows(1)
+    with pytest.raises(RequestError, match=re.escape(advice)):
+        task(train=(inputs, targets(first)), valid=(others, targets(second)), metric=measure).samples(1, 0)

@@ -11,7 +11,7 @@ from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, TUNING, 
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record, compare_losses, run_trainings
-from autoloss.comparison.table import Row, read_comparison, sort_by_mean
+from autoloss.comparison.table import Row, Rows, read_comparison, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
 from autoloss.settings import Configuration, FinalSettings
@@ -125,7 +125,7 @@ def compare_with_baselines(
     every: bool = False,
     ladder: Ladder | None = None,
     say: Say = lambda text: None,
-) -> list[Row]:
+) -> Rows:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 
     Each takes part as the recipe says or as the ladder's best is trained, whichever is better on the valid split. Of the baselines

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
-from typing import TypeVar
+from typing import TypeVar, final
 
 from autoloss.comparison.entrant import COMPARISON, TEST, TUNING, TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, subtract_replicates
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.showing import plot, to_html
 from autoloss.store.run_settings import Comparison
 from autoloss.training.training import Replicates
 
@@ -188,12 +189,19 @@ def collect_rows(
     return [row if row is reference else replace(row, reference=reference.score) for row in found]
 
 
-def sort_by_mean(rows: Sequence[Row]) -> list[Row]:
+@final
+class Rows(list[Row]):
+    """The rows of a comparison; a notebook shows them as a table, and `plot()` draws them."""
+
+    _repr_html_, plot = to_html, plot
+
+
+def sort_by_mean(rows: Sequence[Row]) -> Rows:
     """Sort rows by their mean, the best first, those without one last."""
-    return sorted(rows, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True)
+    return Rows(sorted(rows, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True))
 
 
-def read_comparison(compared: Comparison, seed: int, recorded: Mapping[Train, Outcome]) -> list[Row]:
+def read_comparison(compared: Comparison, seed: int, recorded: Mapping[Train, Outcome]) -> Rows:
     """Return the rows of a comparison on the test split as far as it is, the best first, with their scores on the valid split.
 
     Args:

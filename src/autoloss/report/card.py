@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 
@@ -24,7 +24,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.form import KINDS, Kind
 from autoloss.space.item_weights import differentiate
 from autoloss.space.loss import bind
-from autoloss.space.options import ENCODINGS, Activation, Encoding, Kernel
+from autoloss.space.options import Activation, Encoding, Kernel
 from autoloss.space.parsing import parse
 from autoloss.zoo import get_entry
 from autoloss.zoo.entry import Entry
@@ -33,6 +33,7 @@ SIDE = 24
 """Side of the image on which gradients are measured: a square of the rare class within the frequent one."""
 MANY, LITTLE = 1.5, 0.67
 """Weights beside those of the standard loss from which a card says that a state counts more, or less."""
+ENCODINGS = get_args(Encoding)
 STANDARD = {
     "softmax": "baseline/ce",
     "sigmoid": "baseline/bce",

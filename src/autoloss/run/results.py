@@ -16,9 +16,10 @@ from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.recommendation import Recommendation, recommend
-from autoloss.comparison.table import Row, read_comparison
+from autoloss.comparison.table import Row, Rows, read_comparison
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
+from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import join_branches, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
@@ -141,6 +142,8 @@ class Search:
     branches: Mapping[str, Branch] | None = field(default=None, repr=False)
     trust: Trust = field(default=False, repr=False)
 
+    _repr_html_, plot = to_html, plot
+
     @property
     def directory(self) -> Path:
         """The folder of the run."""
@@ -218,7 +221,7 @@ class Search:
         return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings).rows
 
     @cached_property
-    def comparison(self) -> Sequence[Row]:
+    def comparison(self) -> Rows:
         """The best of those and the baselines on the test split, the best first."""
         return read_comparison(self.settings.comparison, self.configuration.seed, self.reader.trainings)
 

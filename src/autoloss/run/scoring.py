@@ -11,7 +11,7 @@ from autoloss import zoo
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TEST, Entrant
 from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.comparison.table import Rows, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.machines import Machines, start_workers
@@ -50,7 +50,7 @@ def score(
     also: Sequence[str] = (),
     workers: int = 2,
     say: Callable[[str], None] | None = None,
-) -> list[Row]:
+) -> Rows:
     """Train a task with given losses and measure each.
 
     The first training uses the seed and the learning rate of a search with the same `seed` and settings, so it repeats a score of
@@ -135,7 +135,7 @@ def compare(
     operators: Sequence[Operator] = (),
     trust: bool = False,
     say: Callable[[str], None] | None = None,
-) -> list[Row]:
+) -> Rows:
     """Compare the best losses of a run with the baselines on the test split.
 
     Each is trained on new seeds, at its best learning rate. What was trained before under the same seeds is not trained again.

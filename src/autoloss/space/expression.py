@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import unknown
+from autoloss.showing import plot, to_html
 from autoloss.space.branch import Role
 from autoloss.space.loss_text import add_factor, round_factor
 from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, upcast
@@ -48,6 +49,7 @@ class Expression:
 
     symbols: tuple[Symbol, ...]
     factor: float = 1.0
+    _repr_html_, plot = to_html, plot
 
     def __post_init__(self) -> None:
         if self.factor != 1 and self.factor != round_factor(self.factor):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError, quote, unknown
+from autoloss.showing import plot, to_html
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
@@ -48,6 +49,7 @@ class Loss(Mapping[str, Expression]):
     """
 
     __slots__ = ("_trees",)
+    _repr_html_, plot = to_html, plot
 
     def __init__(self, trees: Mapping[str, Expression | str] | Expression | str) -> None:
         given = {MAIN: trees} if isinstance(trees, Expression | str) else trees

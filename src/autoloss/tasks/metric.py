@@ -104,8 +104,19 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
         raise RequestError(
             f"The metric raises {describe_user_error(error)}. It was called with (prediction, target) of "
             f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
-            "prediction is activated."
+            f"prediction is activated.{_describe_form(prediction, target)}"
         ) from error
+
+
+def _describe_form(prediction: Tensor, target: Tensor) -> str:
+    """Say what a metric may not expect: one-hot targets, or probabilities of each class."""
+    if prediction.ndim < 2 or prediction.shape[1] < 2:
+        return ""
+    if target.shape == prediction.shape and bool(((target == 0) | (target == 1)).all() & (target.sum(1) == 1).all()):
+        return " The targets are one-hot; give class indices instead: targets.argmax(dim=1)."
+    return " For classes, the metric can begin with prediction.argmax(dim=1); prediction.log() gives logits." * (
+        target.ndim < prediction.ndim
+    )
 
 
 def measure_typed(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:

@@ -148,7 +148,7 @@ def test_a_missing_file_an_unknown_positive_class_and_a_missing_target_are_refus
     assert "cannot be read: No such file" in refused(tmp_path / "none.csv")
     path = file("age,color,y", *ROWS)
     assert "There is no class in column 'y'" in refused(path, positive="c")
-    assert "Give target=<one of age, color, y>" in refused(path, target=None)  # pyright: ignore[reportArgumentType]
+    assert "Give --set target=<one of age, color, y>" in refused(path, target=None)  # pyright: ignore[reportArgumentType]
 
 
 def table_of(counts: list[int]) -> Table:
@@ -227,7 +227,7 @@ WITH_GAPS = ["age,joined,color,y", *GAPS]
 def test_missing_values_are_counted_by_column(file):
     message = refused(file(*WITH_GAPS))
     assert (
-        "Missing values by column: 'age' 6, 'color' 1. missing=impute fills them in, missing=drop drops their rows"
+        "Missing values by column: 'age' 6, 'color' 1. --set missing=impute fills them in, --set missing=drop drops their rows"
         in message
     )
 

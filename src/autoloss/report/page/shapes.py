@@ -153,6 +153,12 @@ def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
     return parse(usual.formula), usual.title or usual.name
 
 
+def trace_tree(tree: Expression, kind: Kind) -> tuple[str, Mapping[str, Drawn]]:
+    """Return the label of the axis, and side → value and gradient along it."""
+    probe = _PROBES[kind]
+    return probe.label, _probe_tree(tree, probe)
+
+
 def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
     """Return side → value and gradient along the axis."""
     found: dict[str, Drawn] = {side: ([], []) for side, _ in probe.sides}

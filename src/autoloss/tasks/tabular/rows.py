@@ -177,7 +177,7 @@ def _to_name(label: str | float) -> str:
 
 
 def _list_metrics(kind: Kind) -> str:
-    return ", ".join(name for name, row in TABULAR_METRICS.items() if row.kind == kind)
+    return "--metric with one of: " + ", ".join(name for name, row in TABULAR_METRICS.items() if row.kind == kind)
 
 
 def _check_values(counts: Counter[str | float], place: str) -> None:
@@ -208,7 +208,8 @@ def _check_classes(
         more = f"; and {len(few) - CLASSES_SHOWN} more" if len(few) > CLASSES_SHOWN else ""
         raise RequestError(
             f"Found classes with fewer than {LEAST_PER_CLASS} rows in {place}: {listed}{more}. "
-            "Each of train, valid and test needs one; add rows, or remove the class."
+            "Each of train, valid and test needs one; add rows, or remove the class. If these are names of rows, predict another "
+            "column: --set target=<column>."
         )
 
 

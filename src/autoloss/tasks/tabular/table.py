@@ -105,12 +105,12 @@ class Faults:
         if not self.found:
             return
         listed = [text for _, text in sorted(self.found, key=lambda fault: fault[0])]
-        advice = "Correct the file, or drop these columns."
+        advice = "Correct the file, or leave columns out with --set drop=<names>."
         if self.missing:
             counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
             advice = (
-                f"Missing values by column: {counts}. missing=impute fills them in, missing=drop drops their rows; or correct the "
-                "file, or drop these columns."
+                f"Missing values by column: {counts}. --set missing=impute fills them in, --set missing=drop drops their rows; or "
+                "correct the file, or leave columns out with --set drop=<names>."
             )
         raise report_faults(self.path.name, listed, advice)
 
@@ -140,7 +140,7 @@ def read_csv(
     """
     if target is None:
         raise RequestError(
-            f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(read_header(path))}>."
+            f"Which column of {path.name} is to be predicted? Give --set target=<one of {join_names(read_header(path))}>."
         )
     found = read_columns(path, [target], drop=drop, missing=missing)
     place = f"column {target!r} of {path.name} (lines {found.lines[0]} to {found.lines[-1]})"
@@ -275,7 +275,7 @@ def _drop_rows(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
         counts = join_names([f"{quote(name)} {sum(column)}" for name, column in absent.items() if any(column)])
         raise RequestError(
             f"Every row of {path.name} lacks a value; missing values by column: {counts} of {len(cells.lines)}. Use "
-            "missing=impute, or drop these columns."
+            "--set missing=impute, or leave these columns out with --set drop=<names>."
         )
     columns = {name: [column[row] for row in kept] for name, column in cells.columns.items()}
     return Cells(cells.header, columns, [cells.lines[row] for row in kept])

@@ -77,7 +77,7 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     if found < 2:
         raise RequestError(
             f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
-            "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes."
+            "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes: --set classes=2."
         )
     return found
 
