@@ -150,8 +150,8 @@ def _list_audit() -> dict[str, str]:
     if not rows:
         return {"audit_short": f"not measured yet: {done}", "audit_said": f"**Not measured yet:** {done}."}
     said = (
-        f"{done}. {counts['found']} recommend a found loss. Under the recommended optimiser {counts['above']} are above the best other "
-        f"loss, {counts['equal']} equal, {counts['below']} below; {counts['above_everywhere']} are above under all three"
+        f"{done}. {counts['found']} recommend a found loss. Under the recommended optimiser {counts['above']} are above the best "
+        f"other loss, {counts['equal']} equal, {counts['below']} below; {counts['above_everywhere']} are above under all three"
     )
     return {"audit_short": said, "audit_said": f"{said}.\n\n{_write_table(head, rows)}"}
 

@@ -46,7 +46,7 @@ from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.loop import run_loop
 from autoloss.run.resolving import operator_table
-from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.settings import Configuration
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
@@ -249,7 +249,7 @@ def _search(name: str, seed: int, arm: str, path: Path, end: float, arguments: A
     evaluator = adapt(Evaluator(task, samples, configuration), lambda said: None)
     for branch in task.branches:
         # What testers compile and measure at first is no part of a search's time.
-        evaluator.get_tester(branch)
+        evaluator.judge_standard(branch)
     worker, adapted, ended = Worker(evaluator, ARMS[arm], cache, arguments.seconds), evaluator.configuration, ""
     try:
         with InlineWorkers(worker) as workers:
@@ -260,7 +260,7 @@ def _search(name: str, seed: int, arm: str, path: Path, end: float, arguments: A
     except TimeIsUp:
         ended = "the time is up"
     except RunError as error:
-        ended = str(error)
+        ended = "the time is up" if TimeIsUp.__name__ in str(error) else str(error)
     found = {"task": name, "seed": seed, "arm": arm, "ended": ended, **_describe(worker, evaluator)}
     cache.add_search(seed, key, json.dumps(found))
     tell(
@@ -273,7 +273,7 @@ def _configure(task: autoloss.Task, arm: Arm, seed: int) -> Configuration:
     settings = {**recipes.get_search_settings(task.name, "paper"), **arm.settings, "seed": seed, "evaluations": 100_000}
     if start := settings.get("evolution.start"):
         most = Configuration().changed(settings).evolution.initial
-        losses, _ = parse_starting_losses(start, task, operator_table(()), most)
+        losses, _ = parse_starting_losses(name_losses(start), task, operator_table(()), most)
         settings["evolution.start"] = tuple(loss.formula for loss in losses)
     return Configuration().changed(settings)
 
