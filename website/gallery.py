@@ -36,7 +36,7 @@ def page() -> str:
 
 def _write_card(card: Card) -> str:
     parts = [f"### {card.name}", f"{card.description[0].upper()}{card.description[1:]}. Source: {card.source}."]
-    parts += [f"{term.mathml!s}\n\n`{term}`" for term in card.terms.values()]
+    parts += [f'<div class="formula">{term.mathml!s}</div>\n\n`{term}`' for term in card.terms.values()]
     charts = [chart for shape in card.shapes for chart in shape.charts]
     if charts:
         parts.append(f'<div class="curves">{"".join(map(_draw, charts))}</div>')

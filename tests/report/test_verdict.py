@@ -199,7 +199,7 @@ LOST = ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71))
 
 def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_path, capsys):
     printed = concluded(judged(tmp_path, *LOST, learning_rate=3.0), capsys)
-    assert printed.startswith("No: #1 does not beat the best baseline; it is significantly worse.\n")
+    assert "\nNo: #1 does not beat the best baseline; it is significantly worse.\n" in printed
     assert "Use baseline/ce at 3 × the recipe's learning rate: on the test split it has 0.7100 ± 0.0248." in printed
     assert "A longer search may find a better loss: autoloss resume " in printed
     assert re.search(r"Export the best loss found, #1: autoloss export \S+ 1 --out my_loss.py", printed)
@@ -210,7 +210,7 @@ def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_pat
 def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
     directory = judged(tmp_path, (0.9, 0.91, 0.92), (0.7, 0.72, 0.71))
     printed = concluded(directory, capsys)
-    assert printed.startswith("Yes: #1 beats the best baseline.\n")
+    assert "\nYes: #1 beats the best baseline.\n" in printed
     assert "Train with #1 at the recipe's learning rate.\nExport it: autoloss export " in printed
     exported = export_loss(directory, None, "python")
     assert "beats the best baseline" in exported
@@ -284,7 +284,7 @@ def test_a_search_that_lost_is_not_told_to_search_longer_where_another_rate_does
 
 def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):
     printed = concluded(searched(tmp_path / "run", evaluations=3), capsys)
-    assert printed.startswith("Not known yet")
+    assert "\nNot known yet" in printed
     assert "Compare it with the baselines: autoloss compare " in printed
 
 

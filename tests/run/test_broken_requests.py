@@ -14,7 +14,7 @@ LONG = "9" * 5_000
 SETTINGS: list[tuple[str, str, str]] = [
     # The assignment, what was found, what was expected.
     ("evolution.lagg=3", "'evolution.lagg'", "Did you mean 'evolution.lag'?"),
-    ("evolution=3.0", "option of the task tabular named 'evolution'", "Known: data"),
+    ("evolution=3.0", "option of the task tabular named 'evolution'", "Known: "),
     ("evolution.lag=two", "'two'", "a whole number"),
     ("evolution.lag=", "''", "a whole number"),
     ("evolution.lag=0", "evolution.lag is 0", "at least 1"),

@@ -60,6 +60,7 @@ def make(
         valid=draw(64, 100 + valid),
         activation="softmax",
         metric=metric,
+        name="changes",
         recipe=Recipe(epochs=epochs, batch_size=32, learning_rate=0.3),
         standard=standard,
     )

@@ -238,7 +238,7 @@ class TestAdapting:
         found, said = adapt(rows(epochs))
         assert found.search.rungs == rungs
         steps = 5 * epochs
-        assert said == [f"A training of supervised has {steps} steps; a share of 0.125 is fewer than 32. {end}"]
+        assert said == [f"A training of accuracy has {steps} steps; a share of 0.125 is fewer than 32. {end}"]
 
     def test_whole_trainings_keep_their_part_of_the_budget(self):
         assert adapt(Shortening(least=0.4), **{"search.promote": 0.08})[0].search.promote == pytest.approx(0.08 * 4)

@@ -148,7 +148,7 @@ class TestWarmStart:
 
     def test_the_zoo_gives_all_its_formulas_that_fit_each_once(self, tmp_path):
         said: list[str] = []
-        settings = {"evolution.initial": 40}
+        settings = {"evolution.initial": 60}
         found = searched(tmp_path / "run", evaluations=1, start="zoo", settings=settings, say=said.append)
         formulas = found.configuration.evolution.start
         fit = [entry.formula for entry in ENTRIES.values() if entry.formula and entry.activation in ACTIVATIONS]

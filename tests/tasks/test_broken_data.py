@@ -80,7 +80,7 @@ COCO: dict[str, tuple[Change, str, str]] = {
     "file elsewhere": (
         lambda c: c["images"][0].update(file_name="../../../etc/passwd"),
         "'../../../etc/passwd'",
-        "inside the split's folder",
+        "in the split's folder",
     ),
     "image is a list": (
         lambda c: c["annotations"][0].update(image_id=[7]),

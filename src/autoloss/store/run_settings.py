@@ -203,7 +203,8 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
         lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     ),
     **dict.fromkeys(
-        ("also", "data", "changes"), (lambda texts: json.dumps(list(texts)), lambda text: tuple(parse_json(text)))
+        ("also", "build", "data", "changes"),
+        (lambda texts: json.dumps(list(texts)), lambda text: tuple(parse_json(text))),
     ),
     "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }

@@ -84,8 +84,8 @@ def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
     if root.tag != "annotation":
         faults.append(Fault(file, f"holds <{root.tag}>", "<annotation>", "Copy it again from its source."))
         return None
-    width, height = (_parse_number(root, f"size/{side}") or 0 for side in ("width", "height"))
-    if min(width, height) < 1:
+    width, height = (_parse_number(root, f"size/{side}") or 0.0 for side in ("width", "height"))
+    if not 1 <= min(width, height) <= max(width, height) < math.inf:
         faults.append(Fault(file, "has no size", "size with a width and a height"))
         return None
     image = {"width": int(width), "height": int(height)}
