@@ -56,6 +56,8 @@ FIGURES = {
     "hostile files": Figure(("promises", {"name": "data"}, "trials")),
     "folders and clocks": Figure(("promises", {"name": "folders"}, "trials")),
     "folders and clocks: history equal": Figure(("promises", {"name": "folders"}, "history_equal")),
+    "what comes from outside": Figure(("promises", {"name": "outside"}, "trials")),
+    "what comes from outside: history equal": Figure(("promises", {"name": "outside"}, "history_equal")),
 }
 
 
