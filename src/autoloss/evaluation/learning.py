@@ -9,6 +9,8 @@ from autoloss.evaluation.evaluator import Evaluator
 
 LITTLE = 0.05
 """A training that gains no more of the way from the floor to the ideal score has learned next to nothing."""
+NEAR = 0.01
+"""A score that is behind that of a constant prediction by no more of the way from the untrained network to it is of a constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,11 @@ class Floor:
         return max((one for one in (self.untrained, self.constant) if one is not None), default=None)
 
     def is_beaten(self, score: float | None, ideal: float | None = None) -> bool:
-        """Return True if a score is above the floor, or where there is no floor.
+        """Return True if a network with this score has learned something from its inputs, or where there is no floor.
+
+        It is ahead of the untrained network, and either ahead of the best constant prediction or clearly behind it. A network that
+        has learned nothing ends as a constant prediction; one that is ahead of the untrained network, but behind a constant, has
+        learned what its loss asks for and not what the metric does: means where a quantile counts, or rare labels too rarely.
 
         Args:
             score: None for trainings without one.
@@ -39,11 +45,16 @@ class Floor:
 
         >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(0.1, 0.5).is_beaten(0.51, ideal=1.0), Floor(None, None).is_beaten(0.0)
         (True, False, True)
+        >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
+        (True, False, False)
         """
-        floor = self.score
-        if floor is None or score is None:
-            return score is not None
-        return score > floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))
+        if score is None:
+            return False
+        if self.untrained is not None and score <= _raise(self.untrained, ideal):
+            return False
+        if self.constant is None or score > _raise(self.constant, ideal):
+            return True
+        return self.untrained is not None and self.constant - score > NEAR * (self.constant - self.untrained)
 
     def describe(self) -> str:
         """Describe both scores.
@@ -66,3 +77,7 @@ def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
     """
     untrained = [score for seed in seeds if (score := evaluator.measure_untrained(seed)) is not None]
     return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))
+
+
+def _raise(floor: float, ideal: float | None) -> float:
+    return floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))

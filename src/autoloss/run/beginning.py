@@ -88,7 +88,7 @@ def prepare_search(
     if ladder is not None:
         for text in ladder.describe():
             say(text)
-        check_learning(ladder, evaluator, settings.task)
+        check_learning(ladder, evaluator, settings.task, say)
         search = evaluator.configuration.search
         # What the user or the task's recipe chose stays.
         if search.learning_rate == 1 and search.step_rule == "recipe":
@@ -116,15 +116,22 @@ def prepare_search(
     return evaluator, prepared
 
 
-def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference) -> None:
+def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference, say: Say) -> None:
     """End a search whose task nothing learns: candidates could not be told apart.
 
+    Where the standard loss learns something else than the metric asks for, the search goes on: that is where a loss helps.
+
     Raises:
-        RunError: No way of training with the standard loss that was tried is ahead of an untrained network and of a constant
-            prediction.
+        RunError: In no way of training with the standard loss that was tried has the network learned more than a constant
+            prediction, or than an untrained one.
     """
     floor, highest = measure_floor(evaluator, [evaluator.make_training().seed]), ladder.highest
     if floor.is_beaten(highest):
+        if highest is not None and floor.constant is not None and highest <= floor.constant:
+            say(
+                f"The best constant prediction scores {floor.constant:.4f} on the valid split, {ladder.standard} {highest:.4f}: "
+                "it learns something else than the metric asks for. Use nothing below the score of that constant."
+            )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
