@@ -225,6 +225,13 @@ def _describe_best(search: Search, best: FoundLoss) -> list[str]:
     ]
 
 
+def _is_recommended(search: Search, entrant: Entrant) -> bool:
+    """Return True if nothing else is recommended: the best on the test split alone may owe that to chance."""
+    advice = search.recommendation
+    mine = (entrant.loss, entrant.learning_rate, entrant.step_rule)
+    return advice is None or mine == (advice.loss, advice.learning_rate, advice.recipe.get("step_rule", "recipe"))
+
+
 def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
     """Return the recommended loss and the commands that continue the work."""
     judgement = search.judgement
@@ -234,7 +241,7 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         why = [] if search.explanation else [_advise("See why it is ahead", search, "explain")]
         return [Step(f"Train with #{best.id} {_at(found.entrant)}"), _advise("Export it", search, *export), *why]
     steps = []
-    if form.is_lost and rival is not None:
+    if form.is_lost and rival is not None and _is_recommended(search, rival.entrant):
         name = min(rival.entrant.label, rival.entrant.loss, key=len)
         mean = write_mean(rival.score)
         steps.append(Step(f"Use {name} {_at(rival.entrant)}: on the {TEST} split it has {mean}"))
