@@ -203,3 +203,10 @@ def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_
     assert "The optimizer of the task takes no other step, such as clipped gradients: it stays as it is." in said
     assert {rung.entrant.step_rule for rung in found.ladder.rungs} == {"recipe"}
     assert found.configuration.search.step_rule == "recipe"
+
+
+def test_what_gave_way_to_a_simpler_way_is_still_compared():
+    plain, clipped = (Entrant("ce", "baseline/ce", baseline=True, step_rule=rule) for rule in ("recipe", "clipped"))
+    rungs = Rung(plain, 1.0, (0.7, 0.8)), Rung(clipped, 1.0, (0.76, 0.76))
+    assert Ladder(rungs, 4.0, "baseline/ce").set_aside is rungs[1]
+    assert Ladder(rungs[::-1], 4.0, "baseline/ce").set_aside is None

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from autoloss import Data, Diverged, FullSchedule, Recipe, RequestError, Scored, SupervisedTask, Training
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
+from autoloss.settings import Configuration
 from tests.tasks import conformance
 from tests.tasks.toy import Items, accuracy
 
@@ -72,6 +74,16 @@ def test_three_folds_are_one_outcome():
     assert outcome.deviation is not None
     with pytest.raises(RequestError, match="has 3 folds; found fold 3"):
         made.train(conformance.trees(made), Training(seed=0, fold=3))
+
+
+def test_the_trainings_of_a_run_with_several_seeds_are_evaluated_on_different_folds():
+    made, seen = task(), list[int]()
+    train = made.train
+    made.train = lambda criterion, training, *others: seen.append(training.fold) or train(criterion, training, *others)
+    evaluator = Evaluator(made, {}, Configuration())
+    for seed, fold in ((0, 0), (1, 0), (5, 0), (1, 2)):
+        assert evaluator.train("baseline/ce", Training(seed=seed, fold=fold)).score is not None
+    assert seen == [0, 1, 2, 0]
 
 
 def test_values_and_images_are_split_without_classes():

@@ -30,6 +30,10 @@ SEVERAL_CHANNELS = 2
 """One logit counts as two channels, and so for both kinds of probabilities; a baseline is of the kind of the branch itself."""
 MOST_RIVALS = 2
 """Number of baselines besides the standard loss that are measured on the test split: the best on the valid split."""
+PROMISING = MOST_RIVALS + 1
+"""Number of these that are trained whole on the valid split: the best of short trainings."""
+Vary = Callable[[Entrant], Sequence[Entrant]]
+"""Returns the ways of training an entrant that are tried."""
 
 
 def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
@@ -74,28 +78,46 @@ def tune_learning_rates(
     dispatcher: Dispatcher,
     record: Record,
     *,
-    vary: Callable[[Entrant], Sequence[Entrant]] = lambda one: [one],
+    vary: Vary = lambda one: [one],
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
     All rates are trained on one seed, shortly where the task allows it, and the best `CLOSE` of each entrant whole on all seeds. Of
     equal rates the one nearest to the recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is
     tuned instead.
-
-    Args:
-        vary: Returns the ways of training an entrant that are tried.
     """
-    setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
-    factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
-    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
-    first = _tune(grids, seeds[:1], choose_first_share(task, TUNING_SHARE), dispatcher, record)
+    first = _try_rates(entrants, task, seed, dispatcher, record, vary)
+    grids = [[row.entrant for row in rows] for rows in first]
     best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in first], seeds, 1.0, dispatcher, record)
     # What fails late may do so at the best rates of short trainings alone.
     others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
     again = _tune(others, seeds[:1], 1.0, dispatcher, record)
     chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
-    return [replace(row, entrant=row.entrant.name_factor(short)) for row in chosen]
+    return [
+        replace(row, entrant=row.entrant.name_factor("lr" if task.tunes_learning_rate else "scale")) for row in chosen
+    ]
+
+
+def find_promising(
+    entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, record: Record, vary: Vary
+) -> tuple[list[Entrant], list[Row]]:
+    """Return the entrants that lead in the short trainings of `tune_learning_rates`, and the rows of the others."""
+    first = _try_rates(entrants, task, seed, dispatcher, record, vary)
+    order = sort_by_mean([rows[0] for rows in first])
+    place = {rows[0].entrant: one for rows, one in zip(first, entrants, strict=True)}
+    return [place[row.entrant] for row in order[:PROMISING]], order[PROMISING:]
+
+
+def _try_rates(
+    entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, record: Record, vary: Vary
+) -> list[list[Row]]:
+    """Train each entrant at all rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
+    setting = "learning_rate" if task.tunes_learning_rate else "scale"
+    factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
+    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
+    seeds = training_seeds(seed, TUNING, 1)
+    return _tune(grids, seeds, choose_first_share(task, TUNING_SHARE), dispatcher, record)
 
 
 def _tune(
@@ -106,8 +128,8 @@ def _tune(
     return [sort_by_mean([next(rows) for _ in grid]) for grid in grids]
 
 
-def count_tuning_trainings(entrants: int, ways: int = 1, share: float = 1.0) -> float:
-    """Return at most how many trainings `tune_learning_rates` needs for so many entrants.
+def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share: float = 1.0) -> float:
+    """Return about how many trainings `tune_learning_rates` needs for so many entrants, and for the promising of some others.
 
     Args:
         ways: In which each is trained.
@@ -116,7 +138,8 @@ def count_tuning_trainings(entrants: int, ways: int = 1, share: float = 1.0) -> 
     >>> count_tuning_trainings(1)
     9.0
     """
-    return entrants * (ways * len(LEARNING_RATES) * share + CLOSE * TUNING_SEEDS)
+    whole = entrants + min(others, PROMISING)
+    return (entrants + others) * ways * len(LEARNING_RATES) * share + whole * CLOSE * TUNING_SEEDS
 
 
 def choose_first_share(task: Task, least: float) -> float:

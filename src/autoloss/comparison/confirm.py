@@ -6,7 +6,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from autoloss.comparison.baselines import MOST_RIVALS, baselines, count_tuning_trainings, tune_learning_rates
+from autoloss.comparison.baselines import (
+    MOST_RIVALS,
+    TUNING_SHARE,
+    baselines,
+    choose_first_share,
+    count_tuning_trainings,
+    find_promising,
+    tune_learning_rates,
+)
 from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, TUNING, TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
@@ -20,6 +28,8 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
+RIVALS = 2
+"""Losses that are confirmed beside the candidates, at most: the ladder's best, and the best known one."""
 WAYS = 2
 """Ways of training that each loss is tried in: as the recipe says, and as the best of the ladder."""
 
@@ -47,7 +57,7 @@ def confirm_and_compare(
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
-    record = Record(store, count_trainings(settings, task, len(rivals), len(best)), observe)
+    record = Record(store, round(count_trainings(settings, task, len(rivals), len(best))), observe)
     if settings.confirm_seeds:
         ranked = _confirm([*best, *rivals], seed, settings, dispatcher, record, say)
         best = [one for one in ranked if one.number is not None]
@@ -68,25 +78,34 @@ def confirm_and_compare(
     compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder, say=say)
 
 
-def count_trainings(
-    settings: FinalSettings, task: Task, rivals: int, best: int | None = None, share: float = 1.0
-) -> int:
+def count_trainings(settings: FinalSettings, task: Task, rivals: int = RIVALS, best: int | None = None) -> float:
     """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
 
     Args:
         rivals: Number of losses that are confirmed with the best candidates.
         best: Number of these, where it is not `final.confirm`.
-        share: What a training counts by which rates are tried first.
     """
+    return _count(settings, task, rivals, best, 1.0)
+
+
+def count_equivalents(settings: FinalSettings, task: Task) -> float:
+    """Return about how many whole trainings take as long as those that follow a search: rates are tried on shorter ones."""
+    return _count(settings, task, RIVALS, None, choose_first_share(task, TUNING_SHARE))
+
+
+def _count(settings: FinalSettings, task: Task, rivals: int, best: int | None, share: float) -> float:
     best = settings.confirm if best is None else best
     raced = best + rivals
     confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
         return confirmed if settings.confirm_seeds else 0
-    found, known = min(settings.compare, best), len(baselines(task))
-    # Each under the recipe and as the ladder trains. The standard loss takes part as it is given, tuned, and as the ladder's best.
-    tuned = round(count_tuning_trainings(found + known, WAYS, share))
-    compared = tuned + (found + min(known, 1 + MOST_RIVALS) + 2) * settings.compare_seeds
+    known = len(baselines(task))
+    standard = min(1, known)
+    others, found = known - standard, min(settings.compare, best)
+    tuned = count_tuning_trainings(found + standard, others, WAYS, share)
+    # The standard loss takes part as it is given, as the ladder's best, tuned and, where it decides, with a tuned threshold.
+    entrants = found + (3 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
+    compared = tuned + entrants * settings.compare_seeds
     return compared + (confirmed if settings.confirm_seeds else 0)
 
 
@@ -143,9 +162,8 @@ def compare_with_baselines(
     """
     plain, best_rung = baselines(task, every=every), None if ladder is None else ladder.best
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    own = plain[:1]
-    if ladder is not None and best_rung is not None and best_rung is not ladder.given:
-        own = [*own, best_rung.entrant]
+    own, rungs = plain[:1], [] if ladder is None else [ladder.best, ladder.set_aside]
+    own = [*own, *(rung.entrant for rung in rungs if rung is not None and rung is not (ladder and ladder.given))]
 
     def vary(one: Entrant) -> list[Entrant]:
         if best_rung is None or one in plain[:1]:
@@ -153,11 +171,15 @@ def compare_with_baselines(
         followed = one if one.number is not None else one.follow(configuration.search)
         return list(dict.fromkeys([one, replace(followed, step_rule=best_rung.entrant.step_rule)]))
 
-    rows = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, record, vary=vary)
+    promising, left = plain[1:], list[Row]()
+    if not every:
+        promising, left = find_promising(promising, task, configuration.seed, dispatcher, record, vary)
+    tuned = [*best, *plain[:1], *promising]
+    rows = tune_learning_rates(tuned, task, configuration.seed, dispatcher, record, vary=vary)
     found, standard = [row.entrant for row in rows[: len(best)]], [row.entrant for row in rows[len(best) :][:1]]
     others = sort_by_mean(rows[len(best) + 1 :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
-    left = ", ".join(_describe_left(row) for row in others if row not in kept)
+    left = ", ".join(_describe_left(row) for row in [*(row for row in others if row not in kept), *left])
     notes = [f"Behind on the valid split, and not measured on the {TEST} split: {left}."] if left else []
     if task.describe_reference is not None:
         notes.append(task.describe_reference(TEST))
@@ -178,7 +200,8 @@ def compare_with_baselines(
 def _describe_left(row: Row) -> str:
     if row.mean is None:
         return f"{row.entrant.label} (no score at any learning rate: {'; '.join(row.reasons)})"
-    return f"{row.entrant.label} ({figure(row.mean)})"
+    share = max(outcome.fidelity for outcome in row.outcomes)
+    return f"{row.entrant.label} ({figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'})"
 
 
 def choose_comparison(before: Comparison, now: Comparison) -> Comparison:

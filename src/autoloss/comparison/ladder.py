@@ -93,6 +93,17 @@ class Ladder:
         return self._find_best(lambda entrant: entrant.length == 1)
 
     @property
+    def set_aside(self) -> Rung | None:
+        """The one of the recipe's length with a higher mean than `best`, which is simpler, if noise cannot tell them apart."""
+        best = self.best
+        own = [rung for rung in self.rungs if rung.entrant.length == 1]
+        return (
+            None
+            if best is None
+            else max((rung for rung in own if rung.rank > best.rank), key=lambda rung: rung.rank, default=None)
+        )
+
+    @property
     def highest(self) -> float | None:
         """The highest mean of all that was tried, however long it was trained; None where no training has a score."""
         return max((rung.mean for rung in self.rungs if rung.mean is not None), default=None)

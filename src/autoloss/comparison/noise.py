@@ -167,13 +167,13 @@ def subtract_replicates(first: Replicates | None, second: Replicates | None) -> 
 
 
 def _average_resamples(replicates: Sequence[Replicates | None]) -> tuple[list[float], int]:
-    """Return the means over seeds on the resamples where all seeds have a value, and the number of examples of the split."""
+    """Return the means over seeds on the resamples where all seeds have a value, and the least number of examples of a split."""
     known = [one for one in replicates if one is not None]
-    if not known or len(known) < len(replicates) or len({one.examples for one in known}) > 1:
+    if not known or len(known) < len(replicates):
         return [], 0
     columns = zip(*(one.scores for one in known), strict=False)
     whole = [[score for score in column if score is not None] for column in columns]
-    return [mean(column) for column in whole if len(column) == len(known)], known[0].examples
+    return [mean(column) for column in whole if len(column) == len(known)], min(one.examples for one in known)
 
 
 def find_quantile(share: float, freedom: float) -> float:

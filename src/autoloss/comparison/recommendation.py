@@ -70,7 +70,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         None where the task has no standard loss and nothing was compared.
     """
     whole = [row for row in rows if row.mean is not None]
-    rungs = [] if ladder is None or ladder.best is None else [ladder.best]
+    rungs = [] if ladder is None else [rung for rung in (ladder.best, ladder.set_aside) if rung is not None]
     own = [row for row in whole if row.entrant.baseline and row.entrant.loss == standard]
     own += [row for row in whole if row not in own and row.entrant.label in [rung.entrant.label for rung in rungs]]
     if not own:

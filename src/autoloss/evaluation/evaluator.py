@@ -181,6 +181,9 @@ class Evaluator:
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Outcome:
+        if training.fold < self.task.folds:
+            # Trainings with several seeds are evaluated on different examples; those of one seed on the same.
+            training = replace(training, fold=(training.seed + training.fold) % self.task.folds)
         criterion = self.bind_loss(loss, training)
         if not training.paced_by:
             return to_record(self.task.train(criterion, training, execution, observe))

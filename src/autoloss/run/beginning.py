@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autoloss import __version__
 from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
+from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
@@ -20,7 +21,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import measure_floor
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
-from autoloss.run.progress import count_final, describe_rest
+from autoloss.run.progress import describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
@@ -186,6 +187,6 @@ def _climb_ladder(
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     if ladder is not None and ladder.spent:
-        rest = configuration.evaluations + count_final(evaluator.task, configuration, settings.final)
+        rest = configuration.evaluations + (count_equivalents(configuration.final, task) if settings.final else 0.0)
         say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
     return ladder, resolution

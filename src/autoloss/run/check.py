@@ -11,9 +11,8 @@ from statistics import mean
 from typing import Any
 
 from autoloss import tasks
-from autoloss.comparison.baselines import TUNING_SHARE, choose_first_share
 from autoloss.comparison.climbing import climb_ladder
-from autoloss.comparison.confirm import count_trainings
+from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
@@ -44,8 +43,6 @@ LEAST_STEPS = 2
 TRAINING_SECONDS = 10.0
 """A training that takes longer is cut off after `LEAST_STEPS`, unless it ends within `PATIENCE_SECONDS`."""
 PATIENCE_SECONDS = 20.0
-RIVALS = 2
-"""Losses that are confirmed beside the best candidates: the ladder's best, and the best known one."""
 LADDER_TRAININGS = 8.0
 """Training equivalents of the ladder: as many as before a search of 40 trainings."""
 UNTRAINED = 5
@@ -238,7 +235,7 @@ def check(
         training_seconds=training,
         seconds_per_candidate=per_candidate,
         search_seconds=training and _estimate_search(configuration, accepted, training, workers),
-        final_seconds=training and _count_final(configuration, loaded) * training / max(1, workers),
+        final_seconds=training and count_equivalents(configuration.final, loaded) * training / max(1, workers),
         evaluations=evaluations,
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,
@@ -251,11 +248,6 @@ def check(
         doubts=tuple(doubts),
         choices=tuple(loaded.choices()),
     )
-
-
-def _count_final(configuration: Configuration, task: Task) -> int:
-    """Return about how many whole trainings follow a search, at most."""
-    return count_trainings(configuration.final, task, RIVALS, share=choose_first_share(task, TUNING_SHARE))
 
 
 def _estimate_search(configuration: Configuration, accepted: float, training: float, workers: int) -> float:

@@ -71,17 +71,17 @@ def describe_budget(configuration: Configuration) -> list[str]:
     ]
 
 
-def describe_plan(configuration: Configuration, final: int) -> str:
-    """Say how many trainings a run takes in all.
+def describe_plan(configuration: Configuration, final: float) -> str:
+    """Say how many whole trainings take as long as a run; many of its trainings are shorter.
 
     >>> describe_plan(Configuration(evaluations=60).changed({"ladder.share": 0.2}), 118)
-    'The whole run takes up to 190 trainings: 12 with the standard loss, 60 to search, 118 to confirm and compare the best.'
+    'The run takes as long as about 190 whole trainings: 12 with the standard loss, 60 to search, 118 to confirm and compare.'
     """
     ladder = round(configuration.ladder.share * configuration.evaluations)
     parts = {"with the standard loss": ladder, "to search": configuration.evaluations}
-    parts |= {"to confirm and compare the best": final}
+    parts |= {"to confirm and compare": round(final)}
     listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
-    return f"The whole run takes up to {sum(parts.values())} trainings: {listed}."
+    return f"The run takes as long as about {sum(parts.values())} whole trainings: {listed}."
 
 
 def describe_idle_workers(workers: int, configuration: Configuration) -> list[str]:

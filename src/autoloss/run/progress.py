@@ -10,26 +10,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from autoloss.comparison.confirm import count_trainings
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import duration, figure
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Individual
 from autoloss.rejection.reasons import Reason
-from autoloss.settings import Configuration
-from autoloss.tasks.task import Task
-
-RIVALS = 2
-"""Losses that are confirmed beside the candidates, at most: the ladder's best, and the best known one."""
-
-
-def count_final(task: Task, configuration: Configuration, final: bool) -> int:
-    """Return how many trainings follow the search, at most.
-
-    Args:
-        final: Whether any do.
-    """
-    return count_trainings(configuration.final, task, RIVALS) if final else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,7 @@ class Progress:
         best_age: Number of candidates since the best one.
         workers: Their number, of which `busy` have a job.
         seconds: Since this process began.
-        final: Trainings that follow the search, at most.
+        final: Training equivalents that follow the search, at most.
         standard: Best mean score of whole trainings with the standard loss; None where it is not known.
     """
 
@@ -101,7 +86,7 @@ class Progress:
     workers: int
     busy: int
     seconds: float
-    final: int = 0
+    final: float = 0.0
     standard: float | None = None
 
     @classmethod

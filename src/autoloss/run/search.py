@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoloss.comparison.confirm import confirm_and_compare
+from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError
 from autoloss.evaluation.adapting import Say, check_threshold
@@ -26,7 +26,7 @@ from autoloss.run.beginning import prepare_search, write_start
 from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
-from autoloss.run.progress import Finale, NotebookLine, Progress, count_final
+from autoloss.run.progress import Finale, NotebookLine, Progress
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.user_files import importable_files
@@ -147,7 +147,8 @@ def search(
         for text in (*request.notes, *evaluator.task.choices(), *doubts):
             tell(text)
         check_threshold(evaluator)
-        tell(describe_plan(evaluator.configuration, count_final(evaluator.task, evaluator.configuration, final)))
+        after = count_equivalents(evaluator.configuration.final, evaluator.task) if final else 0.0
+        tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
             kept = write_start(request, evaluator, path, machines.workers, final, store)
             evaluator, kept = prepare_search(evaluator, kept, request.start, machines, store, tell)
@@ -240,8 +241,10 @@ def _drive(
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
 
+    after = count_equivalents(configuration.final, task) if final else 0.0
+
     def watch(progress: Progress) -> None:
-        observe(replace(progress, final=count_final(task, configuration, final), standard=standard))
+        observe(replace(progress, final=after, standard=standard))
         for text in concerns.describe():
             say(text)
 

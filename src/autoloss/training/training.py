@@ -34,7 +34,8 @@ class Training:
     Args:
         seed: Seed of the initial weights, the order of the data and the augmentation; at least 0.
         split: Split that is evaluated: `valid` during a search, `test` for final figures only.
-        fold: Number of the partition of the data into training and `valid` split, from 0; see `Task.folds`.
+        fold: Number of the partition of the data into training and `valid` split, from 0; see `Task.folds`. A run
+            counts from the partition that the seed chooses, so several seeds are evaluated on different examples.
         schedule: One of the task's schedules.
         fidelity: Share of the schedule that is trained, in (0, 1].
         learning_rate: Factor on the schedule's learning rate, above 0.
