@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from autoloss.comparison.baselines import LEARNING_RATES, PROMISING, baselines, find_promising, tune_learning_rates
-from autoloss.comparison.entrant import TUNING, training_seeds
+from autoloss.comparison.baselines import LEARNING_RATES, PROMISING, find_promising, tune_learning_rates
+from autoloss.comparison.climbing import CLASS_WEIGHTS
+from autoloss.comparison.entrant import TUNING, Entrant, training_seeds
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
@@ -14,7 +15,7 @@ from tests.comparison.test_ladder import task
 
 def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
     made, record = task(), Record()
-    others = baselines(made, every=True)[1:]
+    others = [Entrant(name, name, baseline=True) for name in ("baseline/dice", *CLASS_WEIGHTS["baseline/ce"])]
     with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as pool:
         dispatcher = Dispatcher(pool, Configuration().limits)
         promising, left = find_promising(others, made, 0, dispatcher, record, lambda one: [one])
