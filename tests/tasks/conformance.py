@@ -192,16 +192,14 @@ def a_scale_is_left_to_the_caller(task: Task) -> None:
     assert task.train(trees(task), Training(seed=0, scale=scale)) == task.train(trees(task), Training(seed=0))
 
 
-def norms_are_replayed_or_that_is_refused(task: Task) -> None:
+def norms_are_replayed_where_that_is_declared(task: Task) -> None:
     criterion = trees(task)
     training = Training(seed=0, paced_by="another loss")
     if not task.replays_norms:
-        with pytest.raises(RequestError, match="does not replay the norms"):
-            task.train_paced(criterion, criterion, training)
         return
     # Whatever factor a loss has, its steps are as long as those of the loss that paces it.
     scaled = {name: scale_criterion({"main": loss}, {"main": 4.0})["main"] for name, loss in criterion.items()}
-    first, second = (task.train_paced(one, criterion, training) for one in (criterion, scaled))
+    first, second = (task.train(one, training, pacing=criterion) for one in (criterion, scaled))
     alone = task.train(criterion, Training(seed=0))
     assert isinstance(first, Scored)
     assert isinstance(second, Scored)
@@ -323,7 +321,7 @@ CLAIMS: tuple[Callable[[Task], None], ...] = (
     a_shorter_training_begins_as_the_whole_one_does,
     another_learning_rate_is_followed_or_refused,
     a_scale_is_left_to_the_caller,
-    norms_are_replayed_or_that_is_refused,
+    norms_are_replayed_where_that_is_declared,
     an_execution_is_followed_or_declared_to_be_ignored,
     the_score_before_training_is_a_number_that_follows_from_the_seed,
     pictures_have_one_shape_or_there_are_none,

@@ -54,7 +54,9 @@ class Everything(TwoHeadsTask):
     def diagnose(self) -> tuple[str, ...]:
         return ("a doubt",)
 
-    def train_paced(self, criterion, pacing, training, execution=None, observe=None) -> Scored:
+    def train(self, criterion, training, execution=None, observe=None, pacing=None):
+        if pacing is None:
+            return super().train(criterion, training, execution, observe)
         assert set(criterion) == set(pacing) == {"kind", "place"}
         return Scored(float(training.seed))
 
@@ -77,7 +79,6 @@ def test_every_member_of_task_is_forwarded():
         "recipe",
         "pictures",
         "choices",
-        "train_paced",
         "constant_score",
         "diagnose",
         "measuring",
@@ -106,7 +107,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.diagnose() == ("a doubt",)
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
     one = {"kind": conformance.trees(Everything())["kind"]}
-    assert wrapper.train_paced(one, one, training) == Scored(7.0)
+    assert wrapper.train(one, training, pacing=one) == Scored(7.0)
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)
     assert [picture.image[0, 0].item() for picture in pictures] == [7, 7, 7]
 

@@ -185,10 +185,10 @@ class Evaluator:
             # Trainings with several seeds are evaluated on different examples; those of one seed on the same.
             training = replace(training, fold=(training.seed + training.fold) % self.task.folds)
         criterion = self.bind_loss(loss, training)
-        if not training.paced_by:
-            return to_record(self.task.train(criterion, training, execution, observe))
-        pacing = self.bind_loss(training.paced_by, replace(training, item_weights=()))
-        return to_record(self.task.train_paced(criterion, pacing, training, execution, observe))
+        paced = {}
+        if training.paced_by:
+            paced["pacing"] = self.bind_loss(training.paced_by, replace(training, item_weights=()))
+        return to_record(self.task.train(criterion, training, execution, observe, **paced))
 
     def draw_pictures(self, loss: str, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train with a loss; return the first images of the split with the network's predictions, as `Task.pictures` does."""

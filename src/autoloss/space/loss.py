@@ -5,17 +5,17 @@ Training divides the sum over all elements by N·H·W (Section 3.1); the rejecti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autoloss.errors import RequestError, quote, unknown
 from autoloss.showing import plot, to_html
-from autoloss.space.activated import ActivatedBranch
+from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import MAIN, join_branches
@@ -28,11 +28,41 @@ if TYPE_CHECKING:
     from autoloss.space.boosting import CatBoostObjective, LightGBMObjective, XGBoostObjective
 
 
-from collections.abc import Callable
+def criterion(
+    self: Loss | HandWritten,
+    activation: Activation = "softmax",
+    *,
+    ignore_index: int | None = None,
+    target: Encoding = "one_hot",
+    tolerance: int = 5,
+    divisor: Divisor = "all",
+) -> LossModule:
+    """Return the loss as an `nn.Module` for any training loop: (prediction, target) → scalar.
 
-from torch import nn
+    Args:
+        activation: The activation applied to the raw prediction: softmax, sigmoid or none.
+        ignore_index: Class index whose positions are left out, such as 255.
+        target: The encoding of y: `one_hot` classes, or for boundary metrics their `edge` or `band`.
+        tolerance: Half width of the band in pixels.
+        divisor: Divide by `all` positions N·H·W, as in the paper, or by the `valid` ones.
 
-from autoloss.space.activated import fitting
+    Raises:
+        RequestError: The loss has several branches, or an option is unknown.
+
+    >>> criterion = Loss("-y * log(p)").criterion()
+    >>> criterion(torch.zeros(2, 4), torch.tensor([0, 3]))
+    tensor(1.3863)
+    """
+    if isinstance(self, Loss) and len(self) != 1:
+        raise RequestError(
+            f"This loss has the branches {', '.join(self)}; criterion() is for one branch. "
+            "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
+        )
+    branch = ActivatedBranch(
+        activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
+    )
+    name = str(self) if isinstance(self, HandWritten) else str(*self.values())
+    return LossModule(name, bind({MAIN: self}, {MAIN: branch})[MAIN], branch)
 
 
 class Loss(Mapping[str, Expression]):
@@ -124,41 +154,7 @@ class Loss(Mapping[str, Expression]):
         """The number of operators over all branches: the size of the loss."""
         return sum(len(tree.operators) for tree in self._trees.values())
 
-    def criterion(
-        self,
-        activation: Activation = "softmax",
-        *,
-        ignore_index: int | None = None,
-        target: Encoding = "one_hot",
-        tolerance: int = 5,
-        divisor: Divisor = "all",
-    ) -> LossModule:
-        """Return the loss as an `nn.Module` for any training loop: (prediction, target) → scalar.
-
-        Args:
-            activation: The activation applied to the raw prediction: softmax, sigmoid or none.
-            ignore_index: Class index whose positions are left out, such as 255.
-            target: The encoding of y: `one_hot` classes, or for boundary metrics their `edge` or `band`.
-            tolerance: Half width of the band in pixels.
-            divisor: Divide by `all` positions N·H·W, as in the paper, or by the `valid` ones.
-
-        Raises:
-            RequestError: The loss has several branches, or an option is unknown.
-
-        >>> criterion = Loss("-y * log(p)").criterion()
-        >>> criterion(torch.zeros(2, 4), torch.tensor([0, 3]))
-        tensor(1.3863)
-        """
-        if len(self) != 1:
-            raise RequestError(
-                f"This loss has the branches {', '.join(self)}; criterion() is for one branch. "
-                "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
-            )
-        branch = ActivatedBranch(
-            activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
-        )
-        (tree,) = self.values()
-        return LossModule(str(tree), bind({MAIN: tree}, {MAIN: branch})[MAIN], branch)
+    criterion = criterion
 
     def objective(
         self,
@@ -330,20 +326,7 @@ class HandWritten:
     def __str__(self) -> str:
         return self.name
 
-    def criterion(
-        self,
-        activation: Activation = "softmax",
-        *,
-        ignore_index: int | None = None,
-        target: Encoding = "one_hot",
-        tolerance: int = 5,
-        divisor: Divisor = "all",
-    ) -> LossModule:
-        """Return the loss as an `nn.Module`; the arguments are those of `Loss.criterion`."""
-        branch = ActivatedBranch(
-            activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
-        )
-        return LossModule(self.name, self.make(branch), branch)
+    criterion = criterion
 
 
 class LossModule(nn.Module):

@@ -44,19 +44,10 @@ class FrozenTask(Task):
         training: Training,
         execution: Execution | None = None,
         observe: Observe | None = None,
+        pacing: Criterion | None = None,
     ) -> Scored | Diverged | Stopped:
-        return self._task.train({**self._losses, **criterion}, training, execution, observe)
-
-    def train_paced(
-        self,
-        criterion: Criterion,
-        pacing: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged | Stopped:
-        whole = {**self._losses, **criterion}
-        return self._task.train_paced(whole, {**self._losses, **pacing}, training, execution, observe)
+        paced = {} if pacing is None else {"pacing": {**self._losses, **pacing}}
+        return self._task.train({**self._losses, **criterion}, training, execution, observe, **paced)
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         return self._task.pictures({**self._losses, **criterion}, training, count)

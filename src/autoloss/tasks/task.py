@@ -54,7 +54,7 @@ class Task(ABC):
         shortens: Whether `train` follows a `Training.fidelity` below 1.
         step_rules: Values of `Training.step_rule` that `train` follows and that change anything, `recipe` first.
         lengthens: Whether `train` follows a `Training.length` other than 1.
-        replays_norms: Whether `train_paced` is implemented.
+        replays_norms: Whether `train` takes `pacing`.
         tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
         describe_reference: (split) → a sentence on what somebody would use instead of any loss, with its score; None if nothing is.
@@ -109,6 +109,7 @@ class Task(ABC):
         training: Training,
         execution: Execution | None = None,
         observe: Observe | None = None,
+        pacing: Criterion | None = None,
     ) -> Scored | Diverged | Stopped:
         """Train a new network with a criterion and evaluate it.
 
@@ -121,33 +122,12 @@ class Task(ABC):
                 training seeds only.
             execution: Device, precision and checkpoints; the task's `execution` if None.
             observe: Called with (step, training loss) after each step.
+            pacing: Given only where the task `replays_norms`. A network is trained with it first, by the same training; then the
+                gradient of each step is scaled to the norm that it had there, so that two losses differ by direction alone.
 
         Raises:
             RequestError: The task does not offer this training, or the criterion lacks a branch; see `check_training`.
         """
-
-    def train_paced(
-        self,
-        criterion: Criterion,
-        pacing: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged | Stopped:
-        """Train as `train` does, with the gradient of each step scaled to the norm that it has in a training with another loss.
-
-        Two losses that take steps of one size differ by their direction alone.
-
-        Args:
-            pacing: The other loss, with which a network is trained first, by the same training.
-
-        Raises:
-            RequestError: The task does not replay norms.
-        """
-        raise RequestError(
-            f"The task {self.name} does not replay the norms of gradients. Implement train_paced() and declare "
-            "`replays_norms = True`."
-        )
 
     def steps(self, training: Training) -> int | None:
         """Return the number of optimizer steps of a training, or None if it is unknown."""

@@ -76,20 +76,10 @@ class TrainerTask(Task):
         training: Training,
         execution: Execution | None = None,
         observe: Observe | None = None,
+        pacing: Criterion | None = None,
     ) -> Scored | Diverged:
         check_training(self, criterion, training, self._list_splits(training.schedule))
-        return self._trainer(criterion, training, execution).train(training, observe)
-
-    def train_paced(
-        self,
-        criterion: Criterion,
-        pacing: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged:
-        check_training(self, criterion, training, self._list_splits(training.schedule))
-        pace = self._trainer(pacing, training, execution).record_norms(training)
+        pace = None if pacing is None else self._trainer(pacing, training, execution).record_norms(training)
         if isinstance(pace, Diverged):
             return Diverged(pace.step, f"in the training whose norms are replayed, {pace.reason}")
         return self._trainer(criterion, training, execution).train(training, observe, pace)

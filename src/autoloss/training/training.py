@@ -46,7 +46,7 @@ class Training:
         tuned_threshold: Decide at the threshold that is best on the valid split instead of 0.5; see `Task.tunes_threshold`.
         resampled: Also measure `Scored.replicates`, where the task can. The score is the same, so this is no part of the key.
         paced_by: Loss that is trained alike before; the gradient of each step is scaled to the norm that it has there. Empty for
-            none; see `Task.train_paced`.
+            none; see `Task.train`.
         item_weights: Factors on the gradients of items, which the caller of `Task.train` applies, as it does the scale.
 
     Raises:
