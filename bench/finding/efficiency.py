@@ -48,7 +48,6 @@ from awaytasks import BY_NAME
 from lossbench import find_rate, find_rule, make_task
 from losstable import TABLE, read_rows
 from output import Figure, emit, make_parser, make_pool, parse_arguments
-from prior import find_task
 from problems import PROBLEMS
 from reaching import compare_arms, summarise_task
 from searches import tell
@@ -229,7 +228,7 @@ def _perform(work: Work) -> Trace | dict[str, Any] | None:
 
 def write_prior_without(task: str, path: Path) -> Path:
     """Write the prior of the package, less what it learnt from a task."""
-    write_prior([forest for forest in read_prior("default")[0] if find_task(forest) != task], path)
+    write_prior([forest for forest in read_prior("default")[0] if forest.source != task], path)
     return path
 
 

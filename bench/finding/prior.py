@@ -1,12 +1,11 @@
 """The prior that comes with the package: made from trained losses of known tasks, and tried on each task without that task.
 
 python bench/finding/prior.py --out bench/results/prior.json           tries it
-python bench/finding/prior.py --write --runs DIR…                      writes src/autoloss/proposing/prior.npz, with further runs
+python bench/finding/prior.py --write --out bench/results/prior.json   also writes src/autoloss/proposing/prior.npz
 python bench/finding/prior.py --without titanic --write --path P       writes that of the other tasks, for searches of titanic
 
-The losses are those of the table (lossbench.py), and those of finished searches of known tasks with the default settings, each
-run for itself, as `autoloss learn` takes them; what the prior of the package has learnt from runs is kept. Each task in turn is
-left out. Of its losses the prior of the others orders a hundred random pools of 4 and of 12, and all of them. `early`: after 0,
+The losses are those of the table (lossbench.py), so that the prior can be made again from the repository alone. Each task in turn
+is left out. Of its losses the prior of the others orders a hundred random pools of 4 and of 12, and all of them. `early`: after 0,
 12, 25, 50 and 100 losses of the task itself have been trained at an eighth, the rank correlation with the whole score of (a) the
 prior with the weights that these give it, (b) the model of a guided search alone, and (c) both. `unlike` is the same on the task
 whose scores have the other sign: what the prior likes best is worst there, so it shows what a prior that is wrong costs.
@@ -31,11 +30,9 @@ import numpy as np
 from autoloss.proposing import memory
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.guided import CAUTION
-from autoloss.proposing.memory import Forest, Memory, grow_forest, read_prior, write_prior
+from autoloss.proposing.memory import Forest, Memory, grow_forest, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.proposing.score_model import ScoreModel
-from autoloss.run.learning import learn_run
-from autoloss.run.results import open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN
 from autoloss.space.operators import OPERATORS
@@ -63,16 +60,13 @@ Table = Mapping[str, Sequence[LossRow]]
 def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, repeats=10)
     asked.add_argument("--table", type=Path, default=TABLE)
-    asked.add_argument("--runs", type=Path, nargs="*", default=[], help="folders of searches of known tasks")
     asked.add_argument("--without", nargs="*", default=[], help="tasks that are left out of what is written")
     asked.add_argument("--write", action="store_true")
     asked.add_argument("--path", type=Path, default=Path(memory.__file__).with_name("prior.npz"))
     arguments = parse_arguments(asked, argv, repeats=2)
     table = read_table(arguments.table)
-    of_runs = {one.source: one for one in read_prior("default")[0] if find_task(one) != one.source}
-    of_runs |= {one.source: one for one in (learn_run(open_run(run)) for run in arguments.runs)}
-    forests = [*(learn_task(name, rows) for name, rows in table.items()), *of_runs.values()]
-    kept = [one for one in forests if find_task(one) not in arguments.without]
+    forests = [learn_task(name, rows) for name, rows in table.items()]
+    kept = [one for one in forests if one.source not in arguments.without]
     digest = write_prior(kept, arguments.path) if arguments.write else None
     tasks = (
         [] if arguments.without else [try_task(name, rows, forests, arguments.repeats) for name, rows in table.items()]
@@ -115,14 +109,9 @@ def learn_task(name: str, rows: Sequence[LossRow]) -> Forest:
     return grow_forest(name, kind, [portray(row.formula, kind) for row in rows], list(map(_score, rows)))
 
 
-def find_task(forest: Forest) -> str:
-    """Return the task of a forest; the source of one that was learnt from a run has a digest after it."""
-    return forest.source.split(" ")[0]
-
-
 def try_task(name: str, rows: Sequence[LossRow], forests: Sequence[Forest], repeats: int) -> dict[str, Any]:
     """Order the losses of a task by what the others teach."""
-    others = [one for one in forests if find_task(one) != name]
+    others = [one for one in forests if one.source != name]
     known = Memory(others, {MAIN: find_form(name)}, OPERATORS)
     found: dict[str, Any] = {"task": name, "losses": len(rows), "known": known.knows(MAIN)}
     if not known.knows(MAIN):

@@ -134,7 +134,7 @@ BY_HAND: Mapping[str, Sequence[str]] = {
 HOMES = {"table": "tabular:f1:data=breast_cancer_hard", "segmentation": "digits-seg:miou"}
 """Kind → the row of the audit whose searches found losses on the home set."""
 TABLES = {"table": "tabular-f1", "segmentation": "worst-digit"}
-"""Kind → the task of the table of trained losses whose losses are trained under two schedules; of classes as the kind's own task."""
+"""Kind → the task of the table of trained losses whose losses are trained under two schedules."""
 FIGURES = {
     "losses whose proxy and longer schedule are compared": Figure(("order", {"kind": "table"}, "losses")),
     "rank correlation of proxy and four times longer": Figure(("order", {"kind": "table"}, "correlation")),
