@@ -11,7 +11,8 @@ audit scores over training seeds. On tables of survival, CoxPH of lifelines is a
 The recommendation is compared with the specialist whose mean on the audit is highest, which nobody knows beforehand (`gain`), and
 with the one that is best on the valid split, which somebody who tunes specialists would take (`gain_over_choice`). Intervals (95 %)
 count the noise of training seeds and of the rows of the audit, by `compare_paired` on each split; splits count as independent,
-though they share rows.
+though they share rows. The best of k specialists on the audit is in part the luckiest there: the interval of `gain` therefore has
+the level 1 − 0.05/k (Bonferroni), and `plain_verdict` is what the one without this correction says.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 import torch
 
 import autoloss
+from autoloss.comparison.baselines import LEARNING_RATES
 from autoloss.comparison.table import Measurements, compare_paired
 from autoloss.errors import RequestError
 from autoloss.tasks.metric import measure_resamples
@@ -63,10 +65,13 @@ TABLES = {
     "modechoice": Table("ranking", "ndcg", (*PAIRWISE, *LISTWISE)),
     "fair": Table("ranking", "auc", (*PAIRWISE, *LISTWISE[1:], "baseline/auc_margin")),
 }
-RATES = (0.3, 1.0, 3.0, 10.0)
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 SEARCH_SEED = 0
-NORMAL = 1.96
+FIRST_SPLIT = 10
+"""Seed of the first split. Rows held back of this split and the next chose no default of the tasks."""
+FINALE = {"final.confirm": 5, "final.finalists": 3, "final.compare_seeds": 4}
+"""Settings of the end of each search, which is shorter than by default."""
+SIGNIFICANT = 0.05
 DIGITS = 5
 """Digits of the scores on resamples that are kept."""
 MEASURED = ("rossi", "gbsg2", "kidney_transplant", "modechoice", "fair")
@@ -90,7 +95,8 @@ FIGURES = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, evaluations=16, splits=3, seeds=3, steps=100)
+    parser = make_parser(__doc__, evaluations=25, splits=2, seeds=3, steps=0)
+    # Of the steps, 0 stands for those of the task.
     parser.add_argument("--sets", nargs="+", choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--work", type=Path, help="folder of the searches and of the rows that are done")
     parser.add_argument("--workers", type=int, default=0, help="processes of a search")
@@ -112,13 +118,16 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "at_or_above": sum(one["gain"] >= 0 for one in sets),
         "at_or_above_choice": sum(one["gain_over_choice"] >= 0 for one in sets),
         "below": sum(one["verdict"] == "below" for one in sets),
+        "plain_below": sum(one["plain_verdict"] == "below" for one in sets),
+        "below_choice": sum(one["verdict_over_choice"] == "below" for one in sets),
     }
 
 
 def make_task(name: str, split: int, arguments: argparse.Namespace, *, audit: bool = False) -> Any:
     """Make a task without the examples of the audit, or with them in place of the test split."""
     table = TABLES[name]
-    task = autoloss.tasks.get(table.task, table.metric, data=name, split_seed=split, steps=arguments.steps)
+    options = {"steps": arguments.steps} if arguments.steps else {}
+    task = autoloss.tasks.get(table.task, table.metric, data=name, split_seed=split, **options)
     for splits in (folds[0] for folds in task._splits.values()):
         train = splits["train"]
         order = torch.randperm(len(train.dataset), generator=torch.Generator().manual_seed(split))
@@ -141,6 +150,7 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
             evaluations=arguments.evaluations,
             seed=SEARCH_SEED,
             workers=arguments.workers,
+            settings=FINALE,
             directory=work / f"{name}-{split}",
         )
         chosen = found.recommendation
@@ -162,16 +172,16 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
 def measure_table(name: str, work: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for split in range(arguments.splits):
+    for split in range(FIRST_SPLIT, FIRST_SPLIT + arguments.splits):
         done = work / f"{name}-{split}.json"
         if not done.exists():
             chosen = recommend(name, split, work, arguments)
             entrants = {"recommendation": chosen["loss"], "best found": chosen["best"]}
             entrants |= {loss: loss for loss in TABLES[name].specialists}
             task = make_task(name, split, arguments, audit=True)
-            found: list[dict[str, Any]] = [
-                {"set": name, "split": split, "entrant": label, **train(task, loss, chosen, arguments)}
-                for label, loss in entrants.items()
+            trained = {loss: train(task, loss, chosen, arguments) for loss in dict.fromkeys(entrants.values())}
+            found = [
+                {"set": name, "split": split, "entrant": label, **trained[loss]} for label, loss in entrants.items()
             ]
             if TABLES[name].task == "survival":
                 found += [{"set": name, "split": split, "entrant": "lifelines CoxPH", **fit_cox(task, arguments)}]
@@ -193,8 +203,8 @@ def train(task: Any, loss: str, chosen: Mapping[str, Any], arguments: argparse.N
         outcome = task.train(criterion, replace(way, step_rule=chosen["step_rule"], length=chosen["length"]))
         return outcome if isinstance(outcome, Scored) else None
 
-    valid = {rate: -math.inf if (found := run("valid", 0, rate)) is None else found.score for rate in RATES}
-    rate = max(RATES, key=lambda one: (valid[one], -abs(math.log(one))))
+    valid = {rate: -math.inf if (found := run("valid", 0, rate)) is None else found.score for rate in LEARNING_RATES}
+    rate = max(LEARNING_RATES, key=lambda one: (valid[one], -abs(math.log(one))))
     trained = [run("test", 1 + seed, rate) for seed in range(arguments.seeds)]
     known = [one.replicates for one in trained if one is not None and one.replicates is not None]
     columns = zip(*(one.scores for one in known), strict=True) if len(known) == len(trained) else ()
@@ -262,7 +272,7 @@ def summarise(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
         for one in own
     ]
-    gain, low, high, verdict = compare(own, rivals)
+    gain, low, high, verdict = compare(own, rivals, len(others))
     gain_over_choice, low_over_choice, high_over_choice, verdict_over_choice = compare(own, chosen)
     return {
         "set": name,
@@ -277,6 +287,9 @@ def summarise(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "low": low,
         "high": high,
         "verdict": verdict,
+        "plain_verdict": compare(own, rivals)[3],
+        "specialists": len(others),
+        "rank": 1 + sum(fmean(values) > fmean(scores["recommendation"]) for values in others.values()),
         "gain_over_choice": gain_over_choice,
         "low_over_choice": low_over_choice,
         "high_over_choice": high_over_choice,
@@ -285,15 +298,23 @@ def summarise(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def compare(
-    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], count: int = 1
 ) -> tuple[float, float | None, float | None, str]:
-    """Return the mean difference over the splits, the ends of its interval, and what they say."""
+    """Return the mean difference over the splits, the ends of its interval, and what they say.
+
+    Args:
+        count: Number of losses of which the other one is the best.
+    """
     pairs = [compare_paired(read(one), read(other)) for one, other in zip(own, others, strict=True)]
     found = [one for one in pairs if one is not None]
     if len(found) < len(pairs):
         return -math.inf, None, None, "below"
     gain = fmean(one.value for one in found)
-    half = NORMAL * math.hypot(*(one.least_error for one in found)) / len(found)
+    half = (
+        NormalDist().inv_cdf(1 - SIGNIFICANT / (2 * count))
+        * math.hypot(*(one.least_error for one in found))
+        / len(found)
+    )
     low, high = gain - half, gain + half
     return gain, low, high, "above" if low > 0 else "below" if high < 0 else "level"
 
@@ -316,7 +337,8 @@ def show(result: Mapping[str, Any]) -> None:
             f"{one['gain']:+.3f}{ends} {one['verdict']}: {'; '.join(one['losses'])}"
         )
         over = f"{one['gain_over_choice']:+.3f} {one['verdict_over_choice']}"
-        print(f"{'':28}choice on the valid split {one['tuned_on_valid']:.3f} {over}")
+        rank = f"rank {one['rank']} of {one['specialists'] + 1}"
+        print(f"{'':28}{rank}; choice on the valid split {one['tuned_on_valid']:.3f} {over}")
     print(
         f"at or above the best specialist on {result['at_or_above']} of {len(result['sets'])}, the choice on the valid split on "
         f"{result['at_or_above_choice']}; significantly below on {result['below']}"

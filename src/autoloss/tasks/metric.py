@@ -19,6 +19,7 @@ from torch import Tensor
 from autoloss.errors import FAILURES, RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
+from autoloss.space.pairs import PairBranch
 from autoloss.training.training import Replicates
 
 RESAMPLES = 64
@@ -126,7 +127,9 @@ def measure_typed(metric: Metric, dtype: torch.dtype, prediction: Tensor, target
 
 def find_metric(branch: Branch) -> Metric:
     """Return the metric of a branch as a function of prediction and target."""
-    if isinstance(branch, ActivatedBranch):
+    if isinstance(branch, ActivatedBranch) or (
+        isinstance(branch, PairBranch) and isinstance(branch.measure, ListMetric)
+    ):
         return branch.measure
     return lambda prediction, target: branch.metric(prediction, {"target": target})
 

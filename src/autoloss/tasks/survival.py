@@ -193,6 +193,8 @@ class SurvivalOptions(ScoreOptions):
     """Column that is 1 where the event was observed, and 0 where the observation ended before; required for a CSV file."""
     batch_size: Count = 128
     """Rows per optimizer step."""
+    steps: Count = 100
+    """Optimizer steps, rounded up to whole epochs; with more of them small tables are overfitted."""
     rows_per_sample: Annotated[int, Field(ge=4)] = 64
     """Rows of a sample of the rejection protocol."""
 

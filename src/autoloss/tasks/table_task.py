@@ -42,8 +42,6 @@ PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "ba
 """Losses over pairs in common use, with which every comparison on such a task is made."""
 WEIGHTED = "baseline/lambdarank"
 """Likewise where the pairs have weights."""
-CORRECTION = 0.1
-"""Factor on the first weights of the last layer of the perceptron that corrects a linear score."""
 
 
 @declare()
@@ -87,27 +85,6 @@ class ScoreOptions(TableOptions):
     """Largest number of pairs of a batch; if there are more, so many are drawn."""
     split_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the split into train, valid and test."""
-
-
-class Scorer(nn.Module):
-    """Score rows by a linear model and a perceptron on top, whose last layer begins small.
-
-    On tables of few rows a perceptron alone scores new rows worse than a linear model does.
-    """
-
-    def __init__(self, inputs: int, *, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, 1)
-        self.correction = mlp(inputs, 1, hidden=hidden, layers=layers) if layers else None
-        if self.correction is not None:
-            with torch.no_grad():
-                for parameter in self.correction[-1].parameters():
-                    parameter *= CORRECTION
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return the scores, (N, 1), of rows (N, inputs)."""
-        score = self.linear(rows)
-        return score if self.correction is None else score + self.correction(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +206,7 @@ def build_score_task(
     train, valid, test = map(take, splits)
     examples = len(train[0]) if lists is None else len(train)
     task = SupervisedTask(
-        partial(Scorer, inputs.shape[1], hidden=options.hidden, layers=options.layers),
+        options.build_network(inputs.shape[1], 1),
         train,
         valid,
         test=test,

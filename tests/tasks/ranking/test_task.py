@@ -119,6 +119,13 @@ def test_a_resample_draws_queries_not_rows():
     assert found.scores == pytest.approx([values[drawn].mean().item() for drawn in draw_resamples(2, RESAMPLES)])
 
 
+def test_a_training_of_the_task_resamples_queries(path: Path):
+    task = get(path)
+    criterion = autoloss.bind(resolve("baseline/ranknet", task.branches)[1], task.branches)
+    outcome = task.train(criterion, Training(seed=0, resampled=True))
+    assert outcome.replicates.examples <= len(task._splits["proxy"][0]["valid"].dataset) == 6
+
+
 def test_rows_without_queries_are_resampled_as_rows():
     scores, relevance = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
     replicator = SplitMetrics([RANKING_METRICS["auc"]], resampled=True)
@@ -130,3 +137,10 @@ def test_every_comparison_is_made_with_the_losses_over_pairs_in_common_use(task)
     names = {one.loss for one in baselines(task)}
     weighted = {"baseline/lambdarank"} if task.branches["main"].weigh == "ndcg" else {"baseline/auc_margin"}
     assert names >= {"baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/listnet"} | weighted
+
+
+@pytest.mark.parametrize(("most", "standard"), [(1, "baseline/listnet"), (3, "baseline/ranknet")])
+def test_where_items_are_relevant_or_not_the_standard_loss_is_the_softmax(tmp_path: Path, most: int, standard: str):
+    task = get(write(tmp_path / "table.csv", grade=np.arange(120) % (most + 1)))
+    assert task.standard == {"main": standard}
+    assert {"baseline/ranknet", "baseline/listnet", "baseline/pointwise"} <= {one.loss for one in baselines(task)}

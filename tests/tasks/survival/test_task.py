@@ -12,7 +12,6 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.survival import BUNDLED
-from autoloss.tasks.table_task import Scorer
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.screens import run
@@ -116,12 +115,3 @@ def test_a_search_from_a_csv_file_gives_a_report_and_a_module(tmp_path: Path):
     code, _, said = run("report", out, "--out", tmp_path / "page.html")
     assert code == 0, said
     assert "difference of the scores of a pair" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_scores_are_linear_at_first_and_alone_without_hidden_layers():
-    torch.manual_seed(0)
-    network, rows = Scorer(5, hidden=32, layers=2), torch.randn(64, 5)
-    linear, score = network.linear(rows), network(rows)
-    assert score.shape == (64, 1)
-    assert torch.corrcoef(torch.stack([linear[:, 0], score[:, 0]]))[0, 1] > 0.95
-    assert [type(part).__name__ for part in Scorer(5, hidden=32, layers=0).children()] == ["Linear"]
