@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autoloss.comparison.entrant import CONFIRMATION, Entrant, training_seeds
+from autoloss.comparison.entrant import CONFIRMATION, LADDER, Entrant, count_after_search, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.run.results import open_run
+from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
 from tests.report.written import POOLED, ROOT, scored, searched
 
@@ -48,3 +49,17 @@ def test_a_loss_that_the_search_started_from_stays_known_in_every_comparison(tmp
     assert found.enter(0, ROOT).known
     assert found.enter(0, f"0.500 * {ROOT}").known
     assert not found.enter(1, POOLED).known
+
+
+def test_a_known_loss_is_named_beside_its_number(tmp_path):
+    directory = make_run(tmp_path, confirm=1)
+    with Store(directory, write=True) as store:
+        store.change_setting("start", (StartVerdict("shelf/root", ROOT, {"main": 1.0}, None),))
+    found = open_run(directory)
+    assert [found.enter(0, f"0.500 * {ROOT}").label, found.enter(1, POOLED).label] == ["#0 shelf/root", "#1"]
+    assert found.enter(0, ROOT).number == 0
+
+
+def test_trainings_of_the_ladder_are_none_of_those_that_follow_a_search():
+    seeds = [training_seeds(0, purpose, 1)[0] for purpose in (LADDER, CONFIRMATION)]
+    assert count_after_search([TUNED.job(seed, "valid") for seed in seeds], 0) == 1

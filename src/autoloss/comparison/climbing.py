@@ -15,7 +15,7 @@ from itertools import product
 from statistics import mean
 
 from autoloss.comparison.baselines import LEARNING_RATES, choose_first_share, standard_entrant
-from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record, run_trainings
 from autoloss.comparison.table import Measurements, find_simplest
@@ -41,8 +41,6 @@ WEIGHT = 3.0
 """Factor on the loss of a branch that is tried."""
 RESERVE = 2.0
 """Training equivalents that are kept for the last rungs: the recipe as it was given, and the best."""
-SEEDS = 3
-"""Training seeds of the last rungs, where the budget has room for them."""
 CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
     "baseline/ce": ("shelf/root_balanced_ce", "shelf/effective_ce", "shelf/balanced_ce"),
     "baseline/bce": ("shelf/root_balanced_bce", "shelf/effective_bce", "shelf/balanced_bce"),
@@ -66,7 +64,7 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     given = standard_entrant(task)
     if given is None or budget < LEAST_BUDGET:
         return None
-    climb = _Climb(given.loss, training_seeds(seed, "ladder", SEEDS), budget, dispatcher, record)
+    climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, dispatcher, record)
     first = choose_first_share(task, FIRST_SHARE)
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
@@ -89,7 +87,7 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     longer = [one for one in climb.ranked(climb.tried)[:1] if one.length > 1]
     last = list(dict.fromkeys([given, *leaders, *longer]))
     affordable = int((budget - climb.spent) / sum(one.length for one in last))
-    climb.run(last, 1.0, seeds=min(SEEDS, max(1, affordable)), reserve=0.0)
+    climb.run(last, 1.0, seeds=min(LADDER_SEEDS, max(1, affordable)), reserve=0.0)
     return climb.finish()
 
 

@@ -15,7 +15,16 @@ from autoloss.comparison.baselines import (
     find_promising,
     tune_learning_rates,
 )
-from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, TUNING, TUNING_SEEDS, Entrant, training_seeds
+from autoloss.comparison.entrant import (
+    COMPARISON,
+    CONFIRMATION,
+    TEST,
+    TUNING,
+    TUNING_SEEDS,
+    Entrant,
+    count_after_search,
+    training_seeds,
+)
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record, compare_losses, run_trainings
@@ -57,7 +66,10 @@ def confirm_and_compare(
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
-    record = Record(store, round(count_trainings(settings, task, len(rivals), len(best))), observe)
+    recorded = store.trainings()
+    before = len(recorded) - count_after_search(recorded, seed)
+    expected = round(count_trainings(settings, task, len(rivals), len(best)))
+    record = Record(store, before + expected, lambda done, expected: observe(done - before, expected - before))
     if settings.confirm_seeds:
         ranked = _confirm([*best, *rivals], seed, settings, dispatcher, record, say)
         best = [one for one in ranked if one.number is not None]
@@ -101,7 +113,8 @@ def _count(settings: FinalSettings, task: Task, rivals: int, best: int | None, s
         return confirmed if settings.confirm_seeds else 0
     known = len(baselines(task))
     standard = min(1, known)
-    others, found = known - standard, min(settings.compare, best)
+    # Beside the best of those found stands the best known one that the search started from.
+    others, found = known - standard, min(settings.compare + 1, best)
     tuned = count_tuning_trainings(found + standard, others, WAYS, share)
     # The standard loss takes part as it is given, as the ladder's best, tuned and, where it decides, with a tuned threshold.
     entrants = found + (3 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)

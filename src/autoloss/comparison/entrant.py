@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autoloss.proposing.chance import derive_seed
@@ -17,6 +17,8 @@ COMPARISON = "comparison"
 """Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
 TUNING, TUNING_SEEDS = "tuning", 2
 """Likewise of the choice of learning rates on the valid split, and their number."""
+LADDER, LADDER_SEEDS = "ladder", 3
+"""Likewise of the ladder, where the budget has room for so many."""
 TEST = "test"
 """The split of final figures; no search looks at it."""
 STEP_RULES: Mapping[StepRule, tuple[str, str]] = {
@@ -128,6 +130,12 @@ class Entrant:
             item_weights=self.item_weights,
         )
         return Train(self.loss, training)
+
+
+def count_after_search(jobs: Iterable[Train], seed: int) -> int:
+    """Return how many of the trainings beside a search were done after it: those of the ladder came before."""
+    before = training_seeds(seed, LADDER, LADDER_SEEDS)
+    return sum(job.training.seed not in before for job in jobs)
 
 
 def training_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
+from autoloss.comparison.entrant import count_after_search
 from autoloss.report.shares import list_charges, trains_short
 from autoloss.run.results import Search
 
@@ -44,7 +45,7 @@ def state_of(search: Search) -> State:
     """Return the state of a run."""
     reader = search.reader
     charged = math.fsum(list_charges(search))
-    expected, known = _count_final_trainings(search), len(reader.trainings)
+    expected, known = _count_final_trainings(search), count_after_search(reader.trainings, search.configuration.seed)
     # The process that drove a run still holds its lock when it reads the result.
     alive = reader.alive if search.branches is None else False
     going, command = True, ""

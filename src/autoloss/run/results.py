@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,8 +187,12 @@ class Search:
 
     def enter(self, number: int, loss: str) -> Entrant:
         """Return a candidate as an entrant, trained as the search does; it is known where the search started from its loss."""
-        known = any(_leave_out_factors(loss) == _leave_out_factors(one) for one in self.configuration.evolution.start)
-        return Entrant(f"#{number}", loss, known=known).follow(self.configuration.search)
+        trees = _leave_out_factors(loss)
+        known = any(trees == _leave_out_factors(one) for one in self.configuration.evolution.start)
+        names = (
+            one.label for one in self.settings.start if one.label != one.loss and trees == _leave_out_factors(one.loss)
+        )
+        return Entrant(" ".join((f"#{number}", *islice(names, 1))), loss, known=known).follow(self.configuration.search)
 
     @cached_property
     def recommendation(self) -> Recommendation | None:

@@ -162,3 +162,12 @@ def test_a_wrong_request_says_what_was_found_and_what_exists(request_: dict, exp
     with pytest.raises(RequestError) as caught:
         tabular(**request_)
     assert expected in str(caught.value)
+
+
+def test_folds_hold_out_every_row_outside_the_test_split_once():
+    task = tabular(data="iris", steps=4, folds=3)
+    plain = tabular(data="iris", steps=4)
+    assert (task.folds, plain.folds) == (3, 1)
+    held = [row for fold in task._splits["proxy"] for row in fold["valid"].indices.tolist()]
+    assert sorted(held) == list(range(120))
+    assert len(task._splits["proxy"][0]["test"]) == len(plain._splits["proxy"][0]["test"]) == 30

@@ -72,6 +72,9 @@ class TabularOptions(TableOptions):
     """Rows per optimizer step."""
     rows_per_sample: Annotated[int, Field(ge=4)] = 64
     """Rows of a sample of the rejection protocol."""
+    folds: Count = 1
+    """Parts into which the rows outside the test split are divided: each is the valid split of some training seeds. 1 keeps one
+    valid split."""
 
 
 def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
@@ -79,16 +82,19 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
     measure = TABULAR_METRICS[metric]
     table = load_table(str(options.data), options.target, measure.kind, options)
     splits = prepare_splits(table, options)
-    width, rows = splits["train"][0].shape[1], len(splits["train"][0])
+    train, valid = splits["train"], splits["valid"]
+    if options.folds > 1:
+        train, valid = tuple(torch.cat(pair) for pair in zip(train, valid, strict=True)), None
+    width, rows = train[0].shape[1], len(train[0]) - (len(train[0]) // options.folds if valid is None else 0)
     task = SupervisedTask(
         options.build_network(width, max(1, len(table.classes))),
-        splits["train"],
-        splits["valid"],
+        train,
+        valid,
         "softmax" if table.classes else "none",
         measure.function,
         test=splits["test"],
         recipe=options.make_recipe(rows, options.batch_size),
-        data=Data(rows_per_sample=options.rows_per_sample),
+        data=Data(rows_per_sample=options.rows_per_sample, folds=options.folds if valid is None else None),
         name="tabular",
         also={
             name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric
