@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-experiments check bench-quick docs format clean
+.PHONY: demo test test-experiments check bench bench-quick docs format clean
 
 # What the demo needs, and no more; pip says what it fetches.
 .venv/core: pyproject.toml constraints.txt
@@ -41,6 +41,18 @@ check: .venv/installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/test_forbidden.py
+
+# Every published figure again, days on two cores. What ended is not run again, and what was begun goes on: build/bench/ keeps both.
+MEASURED := $(foreach script,$(wildcard bench/*/*.py),$(if $(wildcard bench/results/$(basename $(notdir $(script))).json),\
+	$(basename $(notdir $(script)))))
+RESUMED := ablation audit efficiency lag lossbench pairs transfer
+bench: $(MEASURED:%=build/bench/%.done)
+	$(BIN)/python docs/results.py
+
+build/bench/%.done: .venv/installed
+	mkdir -p $(@D)
+	$(BIN)/python $(wildcard bench/*/$*.py) --out bench/results/$*.json $(if $(filter $*,$(RESUMED)),--work build/bench/$*.work)
+	touch $@
 
 # Every script under bench/ with --quick; its figures beside those of docs/results.md. At most 15 minutes.
 bench-quick: .venv/installed

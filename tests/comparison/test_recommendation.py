@@ -132,3 +132,15 @@ def test_the_threshold_that_was_tuned_is_handed_over():
     first = recommend([], None, before, "baseline/ce")
     assert first is not None
     assert first.recipe["threshold"] == 0.2
+
+
+def test_of_known_losses_that_noise_cannot_tell_apart_the_plainest_is_recommended():
+    rate = Entrant("ce (lr × 3)", "baseline/ce", baseline=True, learning_rate=3.0)
+    shelf = Entrant("#3 shelf/dice", "dice text", step_rule="one_norm", known=True)
+    rows = [Row(rate, noisy(0.8, 2)), Row(TUNED, noisy(0.86, 1)), Row(shelf, noisy(0.8601, 3))]
+    found = recommend(rows, None, LADDER, "baseline/ce")
+    assert found is not None
+    assert (found.loss, found.recipe["step_rule"]) == ("baseline/ce", "one_norm")
+    clear = recommend([*rows[:2], Row(shelf, noisy(0.88, 3))], None, LADDER, "baseline/ce")
+    assert clear is not None
+    assert clear.origin == "shelf"

@@ -143,12 +143,11 @@ class _Climb:
         """Return the simplest of those that noise cannot tell from the best, among the longest trainings; none without a score."""
         ranked = self.ranked(entrants)
         whole = [one for one in ranked if self._rungs[one].rank[:2] == self._rungs[ranked[0]].rank[:2]]
-        return [find_simplest(whole, self._measured.__getitem__, self._count_changes)] if whole else []
-
-    def _count_changes(self, entrant: Entrant) -> int:
-        """Count what differs from the recipe; another rate is no more complicated than the one that was given."""
-        others = entrant.loss != self._standard, entrant.tuned_threshold, bool(entrant.weights)
-        return sum((entrant.step_rule != "recipe", *others))
+        return (
+            [find_simplest(whole, self._measured.__getitem__, lambda one: one.count_changes(self._standard))]
+            if whole
+            else []
+        )
 
     def score(self, entrant: Entrant) -> float:
         """Return the mean score of one that has been trained and has a score."""

@@ -77,6 +77,11 @@ class Entrant:
         found = None if self.baseline else re.match(r"#(\d+)\b", self.label)
         return int(found[1]) if found else None
 
+    def count_changes(self, standard: str) -> int:
+        """Count what differs from training with the standard loss as the recipe says; another rate is no more complicated."""
+        others = self.loss != standard, self.tuned_threshold, bool(self.weights), self.length != 1
+        return sum((self.step_rule != "recipe", *others))
+
     def follow(self, settings: SearchSettings) -> Entrant:
         """Return it trained as the candidates of a search are."""
         rule, threshold = settings.step_rule, settings.tuned_threshold

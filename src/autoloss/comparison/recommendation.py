@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -55,10 +56,11 @@ class Recommendation:
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
     """Recommend a loss, by a comparison over the same training seeds.
 
-    The first choice is the standard loss at its best learning rate. Its recipe as given, the best of the ladder, which was chosen
-    on few trainings, or a known loss takes its place where it is ahead by more than a standard error on the valid and the test
-    split together. The loss found takes theirs only where it is significantly ahead of all of these on the test split, which did
-    not choose it (p < 0.05 over training seeds and examples): what is new needs more evidence than what others have used.
+    Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the
+    plainest of those that are not behind the best by more than a standard error on the valid and the test split together; of
+    equally plain ones the standard loss at its best rate. The loss found takes its place only where it is significantly ahead of
+    all of these on the test split, which did not choose it (p < 0.05 over training seeds and examples): what is new needs more
+    evidence than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -78,13 +80,15 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         return make_recommendation(rungs[0].entrant, "standard", reason, rungs[0].threshold) if rungs else None
     first = max(own, key=_is_tuned)
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
-    chosen, origin, most = first, "standard", 0.0
+    # The first of equal ones stays.
+    known = [first, *(row for row in known if row is not first)]
+    best = max(known, key=lambda row: weigh_lead(row, first)[0])
+    near = [row for row in known if row is best or operator.le(*weigh_lead(best, row))]
+    chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
+    origin: Origin = "standard" if chosen in own else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
-    for row in known:
-        lead, error = weigh_lead(row, first)
-        if lead > max(error, most):
-            chosen, origin, most = row, "standard" if row in own else "shelf", lead
-            reason = _describe(row, first)
+    if chosen is not first:
+        reason = _describe(chosen, first)
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
         rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
