@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from autoloss.comparison.baselines import LEARNING_RATES, PROMISING, find_promising, tune_learning_rates
+from autoloss.comparison.baselines import (
+    LEARNING_RATES,
+    PROMISING,
+    find_promising,
+    standard_entrant,
+    tune_learning_rates,
+)
 from autoloss.comparison.climbing import CLASS_WEIGHTS
+from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TUNING, Entrant, training_seeds
+from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.settings import Configuration
+from autoloss.store.run_settings import RunSettings, TaskReference
+from autoloss.store.store import Store
 from tests.comparison.test_ladder import task
 
 
@@ -27,3 +37,21 @@ def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
     whole = {job.loss for job in record.outcomes if (job.training.seed, job.training.fidelity) == (second, 1.0)}
     assert whole == {row.entrant.loss for row in rows} == {one.loss for one in promising}
     assert all(row.mean is not None for row in rows)
+
+
+def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
+    given = standard_entrant(task())
+    assert given is not None
+    configuration = Configuration(evaluations=2).changed({"search.step_rule": "one_norm"})
+    ladder = Ladder((Rung(given, 1.0, (0.5,)),), 1.0, given.loss)
+    made, found = task(), Entrant("#0", "neg(mul(y, log(p)))").follow(configuration.search)
+    with Store(tmp_path, write=True) as store:
+        store.write_settings(
+            RunSettings(configuration=configuration, task=TaskReference("x"), title="x", branches={}, release="1")
+        )
+        record = Record(store)
+        with start_workers(Evaluator(made, {}, configuration), Machines(workers=0)) as pool:
+            dispatcher = Dispatcher(pool, configuration.limits)
+            compare_with_baselines([found], made, configuration, 1, store, dispatcher, record, ladder=ladder)
+    tried = {(job.loss, job.training.step_rule) for job in record.outcomes}
+    assert {("baseline/dice", "recipe"), ("baseline/dice", "one_norm")} <= tried

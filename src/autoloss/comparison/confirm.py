@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 RIVALS = 2
 """Losses that are confirmed beside the candidates, at most: the ladder's best, and the best known one."""
 WAYS = 2
-"""Ways of training that each loss is tried in: as the recipe says, and as the best of the ladder."""
+"""Ways of training that each loss is tried in, mostly: as the recipe says, and as candidates are trained."""
 
 
 def confirm_and_compare(
@@ -160,8 +160,8 @@ def compare_with_baselines(
 ) -> Rows:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 
-    Each takes part as the recipe says or as the ladder's best is trained, whichever is better on the valid split. Of the baselines
-    besides the standard loss only the best there are measured on the test split.
+    Each takes part as the recipe says, as candidates are trained, or as the ladder's best is, whichever is best on the valid
+    split. Of the baselines besides the standard loss only the best there are measured on the test split.
 
     Args:
         store: Keeps the list of entrants.
@@ -181,8 +181,9 @@ def compare_with_baselines(
     def vary(one: Entrant) -> list[Entrant]:
         if best_rung is None or one in plain[:1]:
             return [one]
+        # A baseline has all that a loss found has: the steps of the recipe, of the search, and of the ladder's best.
         followed = one if one.number is not None else one.follow(configuration.search)
-        return list(dict.fromkeys([one, replace(followed, step_rule=best_rung.entrant.step_rule)]))
+        return list(dict.fromkeys([one, followed, replace(followed, step_rule=best_rung.entrant.step_rule)]))
 
     promising, left = plain[1:], list[Row]()
     if not every:

@@ -83,12 +83,18 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     # The first of equal ones stays.
     known = [first, *(row for row in known if row is not first)]
     best = max(known, key=lambda row: weigh_lead(row, first)[0])
-    near = [row for row in known if row is best or operator.le(*weigh_lead(best, row))]
+    ahead = [row for row in known if row is first or weigh_lead(row, first)[0] > 0]
+    near = [row for row in ahead if row is best or operator.le(*weigh_lead(best, row))]
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
     origin: Origin = "standard" if chosen in own else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
     if chosen is not first:
-        reason = _describe(chosen, first)
+        lead, error = weigh_lead(chosen, first)
+        errors = f", {lead / error:.1f} standard errors" if error else ""
+        reason = (
+            f"On the valid and the test split together {chosen.entrant.label} is ahead of {first.entrant.label} by "
+            f"{signed(lead)}{errors}."
+        )
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
         rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
