@@ -118,11 +118,7 @@ def _suggest_objects(path: str) -> str:
 
 
 def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
-    """Parse `branch=loss`; a branch without a loss keeps the task's standard one.
-
-    Raises:
-        RequestError: A branch is given twice, or a text has no branch.
-    """
+    """Parse `branch=loss`; a branch without a loss keeps the task's standard one."""
     losses: dict[str, str] = {}
     for text in texts:
         branch, _, loss = (part.strip() for part in text.partition("="))

@@ -133,11 +133,7 @@ def simplify(
 
 
 def _simplify(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:
-    """Simplify each branch of a formula or of a loss of the zoo, by default for the activation it was found with.
-
-    Raises:
-        RequestError: The text is not a formula, the loss is hand-written, or the activation is unknown.
-    """
+    """Simplify each branch of a formula or of a loss of the zoo, by default for the activation it was found with."""
     from autoloss.formulas.simplify import simplify as simplify_formula
     from autoloss.zoo import ENTRIES
 

@@ -22,11 +22,7 @@ Say = Callable[[str], None]
 
 
 def check_threshold(evaluator: Evaluator) -> None:
-    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up.
-
-    Raises:
-        RequestError: On some branch, even the ideal prediction gains less.
-    """
+    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up."""
     settings = evaluator.configuration.rejection
     for name in evaluator.task.branches:
         reference = evaluator.get_tester(name).engine.reference
@@ -46,9 +42,6 @@ def adapt(evaluator: Evaluator, say: Say) -> Evaluator:
 
     Args:
         say: Called with a sentence about each change.
-
-    Raises:
-        RunError: The training with the standard loss fails.
     """
     for adapt_setting in (_adapt_threshold, _adapt_scale, _adapt_rungs):
         evaluator = adapt_setting(evaluator, say)

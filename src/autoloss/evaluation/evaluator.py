@@ -236,11 +236,7 @@ class Evaluator:
         return self.judge(branch, [loss])[0] if isinstance(loss, Expression) else None
 
     def train_standard(self, training: Training, observe: Observe | None = None) -> Outcome:
-        """Train with the standard loss of a task that has one for every branch; without `observe`, once.
-
-        Raises:
-            RunError: The task's own code fails; the line is named.
-        """
+        """Train with the standard loss of a task that has one for every branch; without `observe`, once."""
         if observe is not None or training not in self._standard:
             advice = "A search would lose every training to it."
             with isolate(), explain_failures("The training with the standard loss", advice):
@@ -248,32 +244,20 @@ class Evaluator:
         return self._standard[training]
 
     def measure_untrained(self, seed: int) -> float | None:
-        """Return the score of the network with which the trainings of a seed begin, or None where the task does not tell it.
-
-        Raises:
-            RunError: The task's own code fails; the line is named.
-        """
+        """Return the score of the network with which the trainings of a seed begin, or None where the task does not tell it."""
         advice = "Return NaN from the metric where it is undefined."
         with isolate(), explain_failures("Measuring the untrained network", advice):
             return self.task.untrained(seed)
 
     def measure_constant(self) -> float | None:
-        """Return the best score of a constant prediction, or None where the task does not tell it.
-
-        Raises:
-            RunError: The task's own code fails; the line is named.
-        """
+        """Return the best score of a constant prediction, or None where the task does not tell it."""
         advice = "It is called with predictions that are the same for all examples; return NaN where it is undefined."
         with isolate(), explain_failures("Measuring a constant prediction", advice):
             return self.task.constant_score()
 
 
 def draw_samples(task: Task, count: int, seed: int) -> Samples:
-    """Draw a task's samples and check that every branch has them.
-
-    Raises:
-        RequestError: A branch lacks samples, or a prediction is not finite or not (N, C, H, W).
-    """
+    """Draw a task's samples and check that every branch has them."""
     with isolate():
         found = task.samples(count, seed)
     for name in task.branches:
@@ -305,11 +289,7 @@ def isolate() -> Iterator[None]:
 
 @contextmanager
 def explain_failures(what: str, advice: str) -> Iterator[None]:
-    """Turn an exception of a task's own code into a sentence that names the line.
-
-    Raises:
-        RunError: The code raised something else than a sentence of this package.
-    """
+    """Turn an exception of a task's own code into a sentence that names the line."""
     try:
         yield
     except (RequestError, RunError, MemoryError):

@@ -70,11 +70,7 @@ class Floor:
 
 
 def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
-    """Measure untrained networks of these training seeds, and constant predictions, on the valid split.
-
-    Raises:
-        RunError: The task's own code fails.
-    """
+    """Measure untrained networks of these training seeds, and constant predictions, on the valid split."""
     untrained = [score for seed in seeds if (score := evaluator.measure_untrained(seed)) is not None]
     return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))
 

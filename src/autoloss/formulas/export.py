@@ -63,11 +63,7 @@ def to_objective(
 def to_json(
     loss: Loss, forms: Mapping[str, BranchForm], *, id: int | None, score: float | None, facts: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a loss as plain values that JSON can hold; a score that is not finite becomes None.
-
-    Raises:
-        RequestError: A form is missing or lacks a leaf.
-    """
+    """Return a loss as plain values that JSON can hold; a score that is not finite becomes None."""
     _check(loss, forms)
     terms = simplify_loss(loss, forms)
     lines = {name: write_line(tree) for name, tree in loss.items()}

@@ -87,9 +87,6 @@ def write_objective_file(
 
     Args:
         lines: Each branch's formula as people read it.
-
-    Raises:
-        RequestError: The library is unknown, or the loss cannot be an objective of rows.
     """
     if library not in LIBRARIES:
         raise unknown("boosting library", library, LIBRARIES)

@@ -59,9 +59,6 @@ def write_file(
 
     Args:
         lines: Each branch's formula as people read it.
-
-    Raises:
-        RequestError: A tree holds an operator of a person's own that a file cannot hold.
     """
     own = read_own_functions(loss)
     names = _name_classes(title, list(loss))

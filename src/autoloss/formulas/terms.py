@@ -109,11 +109,7 @@ class Term:
         return self.operator is not None and self.operator is OPERATORS.get(name)
 
     def expression(self) -> Expression:
-        """Return the tree over Table 1's operators and the constant 1 that this is the readable form of.
-
-        Raises:
-            FormulaError: The text is beyond the parser's limits.
-        """
+        """Return the tree over Table 1's operators and the constant 1 that this is the readable form of."""
         return parse(str(self), leaves=self.leaves, operators={**OPERATORS, **find_own_operators(self)})
 
     def evaluate(self, leaves: Mapping[str, Tensor]) -> Tensor:

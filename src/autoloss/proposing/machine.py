@@ -61,11 +61,7 @@ class Machine:
         self._seconds_per_attempt = 0.0
 
     def receive(self, completed: Iterable[CompletedJob] = ()) -> Iterator[NewCandidate | NewTraining]:
-        """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete.
-
-        Raises:
-            RunError: The attempts at a branch are used up.
-        """
+        """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete."""
         for done in completed:
             match done.job, done.result:
                 case Train(loss, training, int(k)), Outcome() as outcome:

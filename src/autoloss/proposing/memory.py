@@ -95,11 +95,7 @@ def grow_forest(source: str, kind: Kind, portraits: Sequence[NDArray[np.float32]
 
 
 def write_prior(forests: Sequence[Forest], path: Path) -> str:
-    """Write a prior, and return its digest.
-
-    Raises:
-        RequestError: It is larger than a prior may be.
-    """
+    """Write a prior, and return its digest."""
     content: dict[str, Any] = {
         f"{place}.{name}": values for place, one in enumerate(forests) for name, values in one.arrays.items()
     }
@@ -131,9 +127,6 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
 
     Returns:
         Its forests and its digest; none and an empty text for `none`.
-
-    Raises:
-        RequestError: There is no such file, or it is of another version, of other operators, cut short or edited.
     """
     if name == UNINFORMED:
         return (), ""
@@ -230,11 +223,7 @@ class Memory:
 def recall(
     settings: SearchSettings, branches: Mapping[str, BranchForm], operators: Mapping[str, Operator]
 ) -> Memory | None:
-    """Return the memory of a run; None without a prior.
-
-    Raises:
-        RequestError: The prior is not the one that the run was started with.
-    """
+    """Return the memory of a run; None without a prior."""
     forests, digest = read_prior(settings.prior)
     if settings.prior_digest not in ("", digest):
         raise RequestError(

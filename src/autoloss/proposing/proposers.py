@@ -85,9 +85,6 @@ def make_proposer(
         proposer: In the place of the one that `search.proposer` names.
         archive: In the place of the ageing population.
         memory: Of the run (`recall`).
-
-    Raises:
-        RequestError: There is no proposer of that name, or the run was started with an object, and it is not given.
     """
     search = configuration.search
     given = name_proposer(search.proposer, proposer, archive)

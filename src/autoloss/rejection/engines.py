@@ -25,11 +25,7 @@ def make_engine(
     directions: Sequence[Tensor] | None = None,
     operator_cap: int = OPERATOR_CAP,
 ) -> Engine:
-    """Make the engine that the settings name; the arguments are those of `Engine`.
-
-    Raises:
-        RequestError: The samples do not fit the engine.
-    """
+    """Make the engine that the settings name; the arguments are those of `Engine`."""
     constructor = ENGINES[settings.engine]
     return constructor(branch, reference, settings, directions=directions, operator_cap=operator_cap)
 

@@ -67,11 +67,7 @@ class Reference:
 
 
 def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
-    """Measure the metric of the samples' predictions and of their targets.
-
-    Raises:
-        RequestError: A metric is not finite, or no sample can gain anything.
-    """
+    """Measure the metric of the samples' predictions and of their targets."""
     initial = tuple(branch.metric(sample.prediction, sample.context) for sample in samples)
     best = tuple(branch.metric(branch.ideal(sample.context), sample.context) for sample in samples)
     if not all(map(math.isfinite, initial + best)):

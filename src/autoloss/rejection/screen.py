@@ -125,9 +125,6 @@ def screen_losses(engine: Engine, expressions: Sequence[Expression]) -> list[Ver
     Returns:
         One verdict per tree, in order, each a pure function of its tree and of the engine's samples and settings. Early
         rejections have the reason `LOW_GAIN` and no score.
-
-    Raises:
-        RequestError: A tree has too many operators, or a leaf that the branch does not have.
     """
     if engine not in _PREPARATIONS:
         _PREPARATIONS[engine] = _prepare(engine)

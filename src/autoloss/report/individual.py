@@ -28,11 +28,7 @@ WIDTH = 60
 
 
 def show_values(search: Search, number: int) -> dict[str, Any]:
-    """Return everything known about one loss as plain values; it may still be in training.
-
-    Raises:
-        RequestError: The run has no loss of this number.
-    """
+    """Return everything known about one loss as plain values; it may still be in training."""
     steps = lineage(search, number)
     if not steps:
         newest = search.reader.newest

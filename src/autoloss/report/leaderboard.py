@@ -112,11 +112,7 @@ def _write_formula(row: ListedLoss) -> str:
 
 
 def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
-    """Return the further metrics that tables of a run show: `also`, or those that the run was started with.
-
-    Raises:
-        RequestError: No training of the run measured one of them.
-    """
+    """Return the further metrics that tables of a run show: `also`, or those that the run was started with."""
     if also is None:
         return search.settings.also
     # All trainings of a run measure the same metrics; only a resumed run may have added some.

@@ -38,9 +38,6 @@ def export_loss(
         trust: Which files that the run names may be run, for operators of its own.
         say: Called with a warning if the training of the loss failed or learned nothing.
         library: `lightgbm`, `xgboost` or `catboost`: a Python file with an objective for it, which imports NumPy alone.
-
-    Raises:
-        RequestError: The run, loss or format does not exist.
     """
     to = choose_format(to, library)
     found = open_run(directory, trust=trust)

@@ -71,11 +71,7 @@ def export(
 
 
 def choose_format(to: str, library: str | None) -> str:
-    """Return what `write_loss` writes: a format, or the library that a Python file is for.
-
-    Raises:
-        RequestError: The format or the library is unknown, or they do not go together.
-    """
+    """Return what `write_loss` writes: a format, or the library that a Python file is for."""
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
     if library in (None, "torch"):

@@ -14,11 +14,7 @@ LOGS = frozenset({".log", ".out", ".err", ".txt"})
 
 
 def make_directory(path: Path) -> None:
-    """Make the folder of a new run.
-
-    Raises:
-        RequestError: It cannot be made, or holds somebody's files.
-    """
+    """Make the folder of a new run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         others = _list_others(path)

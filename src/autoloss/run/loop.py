@@ -39,9 +39,6 @@ def run_loop(
 
     Returns:
         Why it ended.
-
-    Raises:
-        RunError: Nothing passes the rejection protocol, or the task's training only ever raises.
     """
     machine, began, charged = Machine(history), time.monotonic(), history.charged
     completed: Sequence[CompletedJob] = ()

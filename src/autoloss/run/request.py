@@ -60,9 +60,6 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
 
     Args:
         samples: Whether losses are tested; for trainings alone, none are drawn.
-
-    Raises:
-        RequestError: The samples do not serve, or the task does not follow the learning rate.
     """
     task, configuration = request.task, request.configuration
     rate = configuration.search.learning_rate

@@ -25,11 +25,7 @@ def refer_to_task(
     options: Mapping[str, Any] | None = None,
     frozen: Mapping[str, str] | None = None,
 ) -> TaskReference:
-    """Return how a run refers to its task, which is not made yet.
-
-    Raises:
-        RequestError: A task object was given options.
-    """
+    """Return how a run refers to its task, which is not made yet."""
     options = {**({} if metric is None else {"metric": absolute_name(metric)}), **(options or {})}
     if not isinstance(task, Task):
         absolute = {option: _absolute_path(value) for option, value in options.items()}
@@ -69,9 +65,6 @@ def freeze_branches(task: Task, losses: Mapping[str, str]) -> Task:
     Args:
         losses: Branch → name of the zoo or formula; empty for the task's standard loss. `rpn` stands for all branches whose
             names begin with `rpn_`.
-
-    Raises:
-        RequestError: There is no such branch, its loss does not fit, or no branch is left.
     """
     kept: dict[str, str] = {}
     for name, text in losses.items():
@@ -169,11 +162,7 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
 
 
 def _choose_metric(task: Task, metric: str, file: str) -> Task:
-    """Return the task with a metric of its own file, of another one (`file.py:name`), or among those that it reports.
-
-    Raises:
-        RequestError: There is none, or the task computes its score itself.
-    """
+    """Return the task with a metric of its own file, of another one (`file.py:name`), or among those that it reports."""
     from autoloss.tasks.supervised import SupervisedTask
 
     if not isinstance(task, SupervisedTask):

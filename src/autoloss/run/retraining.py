@@ -134,9 +134,6 @@ def asked(
     """Return the task to train, and the paper's rows.
 
     A recipe on the run's own task changes the run's options; on another one, the metric is all that it takes over.
-
-    Raises:
-        RequestError: There is no such recipe, or it is one of a search.
     """
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
     if recipe is not None and recipe not in known:

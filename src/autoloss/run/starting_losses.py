@@ -82,10 +82,6 @@ def parse_starting_losses(
 
     Returns:
         The losses, each once, and a sentence on each `zoo` or run of which some were left out.
-
-    Raises:
-        RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice; or a run
-            has other branches.
     """
     found = [loss for named in start for loss in _expand(named, task, operators)]
     given: dict[Loss, StartingLoss] = {}
@@ -127,9 +123,6 @@ def read_losses(start: Iterable[str]) -> list[NamedLoss]:
     Args:
         start: Each a file with a loss on each line, a folder of a run, for its best losses, or what `name_losses` splits; folders
             of runs may stand between.
-
-    Raises:
-        RequestError: A file cannot be read or is empty, or a run is none or has no scores.
     """
     found: list[NamedLoss] = []
     for text in start:
@@ -206,11 +199,7 @@ def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -
 
 
 def _read_run(directory: str) -> list[NamedLoss]:
-    """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all.
-
-    Raises:
-        RequestError: There is no run, or it has no scores.
-    """
+    """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all."""
     run = open_run(directory)
     ranking = [found.id for found in run.best_first(run.reader.count)]
     numbers = set(list(dict.fromkeys([*run.reader.best_by_size, *ranking]))[:FROM_RUN])

@@ -97,9 +97,6 @@ def load_object(name: str, kind: str) -> Any:
 
     Args:
         kind: What it should be, for messages.
-
-    Raises:
-        RequestError: There is no such file or name, or the file fails.
     """
     path, _, attribute = name.rpartition(":")
     file = Path(path)

@@ -154,11 +154,7 @@ def is_plain(branch: Branch) -> TypeGuard[ActivatedBranch]:
 
 
 def spatial(prediction: Tensor) -> Tensor:
-    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space; a volume (N, C, D, H, W) stays as it is.
-
-    Raises:
-        RequestError: It has no channels, or more than three spatial dimensions.
-    """
+    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space; a volume (N, C, D, H, W) stays as it is."""
     if prediction.ndim in (4, 5):
         return prediction
     if not 1 <= prediction.ndim <= 3:
@@ -219,11 +215,7 @@ def encode(
     activation: str,
     ignore_index: int | None,
 ) -> Tensor:
-    """Return one-hot classes, zero where ignored, or the values themselves, as (N, C, H, W).
-
-    Raises:
-        RequestError: A class index is not among the channels.
-    """
+    """Return one-hot classes, zero where ignored, or the values themselves, as (N, C, H, W)."""
     if target.is_floating_point():
         values = upcast(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
         one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
@@ -240,11 +232,7 @@ def encode(
 
 
 def index_classes(target: Tensor, logits: Tensor, ignore_index: int | None) -> Tensor:
-    """Return class indices as (N, 1, H, W), 0 where ignored.
-
-    Raises:
-        RequestError: The shapes do not fit, or a class index is not among the channels.
-    """
+    """Return class indices as (N, 1, H, W), 0 where ignored."""
     classes = spatial(target.unsqueeze(1)).long()
     if ignore_index is not None:
         classes = classes.masked_fill(classes == ignore_index, 0)

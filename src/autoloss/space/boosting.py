@@ -33,11 +33,7 @@ def like_scores(values: Any, scores: Any) -> Any:
 
 
 def check_given_scores(scores: Any, expected: Any, advice: str) -> None:
-    """Compare constant scores, those before the first tree, with the expected ones, (K,).
-
-    Raises:
-        RequestError: They are others.
-    """
+    """Compare constant scores, those before the first tree, with the expected ones, (K,)."""
     first = scores[0]
     if (scores == first).all() and not np.allclose(first, expected, rtol=1e-4, atol=1e-4):
         raise RequestError(f"Boosting starts at the score {first}, not at {np.round(expected, 4)}. {advice}")

@@ -103,9 +103,6 @@ class BoxRegression(Branch):
     Args:
         measure: (boxes (N, 4), context) → metric, higher is better; required for a search only.
         unit: Unit of the areas: square `pixels`, as in the paper, or the area of each `target` box.
-
-    Raises:
-        RequestError: The unit is unknown.
     """
 
     measure: BoxMeasure | None = None

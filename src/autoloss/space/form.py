@@ -22,11 +22,7 @@ Bound = tuple[Identifier, float | None, float | None, bool]
 
 @declare(kind="option of pairs")
 class PairForm:
-    """What the pairs of a `PairBranch` are; its fields are those of the branch.
-
-    Raises:
-        RequestError: A column is missing, or one is given twice.
-    """
+    """What the pairs of a `PairBranch` are; its fields are those of the branch."""
 
     columns: tuple[PairColumn, ...] = ("value",)
     weigh: PairWeight = "none"
@@ -95,9 +91,5 @@ class BranchForm:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BranchForm:
-        """Read what `to_dict` returned.
-
-        Raises:
-            RequestError: A field is unknown, or a value is invalid.
-        """
+        """Read what `to_dict` returned."""
         return cls(**values)

@@ -58,9 +58,6 @@ def find_groups(branch: Branch, grouping: str, prediction: Tensor, context: Mapp
 
     Returns:
         None where the branch has no such groups: classes of a regression, or leaves that are no pair of prediction and target.
-
-    Raises:
-        RequestError: An unknown grouping.
     """
     if grouping not in _GROUPINGS:
         raise unknown("grouping of items", grouping, GROUPINGS)

@@ -124,9 +124,6 @@ class Objective:
         Args:
             scores: (N, K), with the start.
             weight: Of the rows, (N,).
-
-        Raises:
-            RequestError: A gradient is not finite.
         """
         first, hessians = np.empty(scores.shape), np.empty(scores.shape)
         for begin in range(0, len(scores), BLOCK):
@@ -157,11 +154,7 @@ class Objective:
 
 
 def choose_link(library: str, activation: str, labels: Any, classes: int | None) -> str:
-    """Return the link of an activation; two classes have one score.
-
-    Raises:
-        RequestError: The library has no such link to save with a model.
-    """
+    """Return the link of an activation; two classes have one score."""
     if activation == "none":
         return "none"
     found = np.asarray(labels, dtype=float)
@@ -174,11 +167,7 @@ def choose_link(library: str, activation: str, labels: Any, classes: int | None)
 
 
 def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tuple[Any, Any, int]:
-    """Return labels and weights as arrays, and the number of scores of a row.
-
-    Raises:
-        RequestError: Labels or weights are not what an objective can learn from.
-    """
+    """Return labels and weights as arrays, and the number of scores of a row."""
     labels = np.asarray(labels, dtype=float)
     weight = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=float)
     if labels.ndim != 1 or not len(labels) or not np.isfinite(labels).all():
@@ -230,9 +219,6 @@ def search_start(objective: Objective, labels: Any, weight: Any) -> Any:
 
     Args:
         objective: Its start is the standard one.
-
-    Raises:
-        RequestError: The loss falls without end, or is not finite.
     """
     values, places = np.unique(labels, return_inverse=True)
     totals = np.bincount(places, weights=weight) / weight.sum()
@@ -344,9 +330,6 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
 
     Args:
         objective: Its start is the standard one.
-
-    Raises:
-        RequestError: There is no gradient, or no Hessian that boosting could use.
     """
     first, second, curve = objective.slope_scores(np.tile(start, (len(labels), 1)), labels)
     if not np.isfinite(first).all() or not np.isfinite(second).all():

@@ -54,9 +54,6 @@ class OneHotTree:
             prediction: Raw.
             target: Class indices.
             mask: True where a position counts; elsewhere the result means nothing, and has no gradient.
-
-        Raises:
-            RequestError: The shapes do not fit, or a class index is not among the channels.
         """
         logits, is_softmax = to_logits(spatial(prediction), self.branch.activation)
         classes = index_classes(target, logits, self.branch.ignore_index)

@@ -53,9 +53,6 @@ def select_operators(
     Args:
         without: Names of the operators that are switched off.
         leaves: Branch → its leaves with their roles.
-
-    Raises:
-        RequestError: A name is unknown, or the remaining operators cannot form a loss.
     """
     for name in without:
         if name not in known:

@@ -84,10 +84,6 @@ class Database:
     Args:
         write: Open for writing, and create the file where there is none.
         say: Called when the disk is full or another program locks the file, once, and when that is over.
-
-    Raises:
-        RequestError: It was stopped before anything was written to it, or another release wrote it.
-        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, path: Path, *, write: bool = False, say: Say = warn) -> None:
@@ -205,9 +201,6 @@ class Database:
 
         Args:
             damaged: Called with the number of each damaged row, which is left out, and with the error that names it.
-
-        Raises:
-            StoreError: The file is damaged, or a row and `damaged` is None.
         """
         with self.naming_errors("read"):
             cursor = self.connection.execute(

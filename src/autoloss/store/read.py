@@ -45,10 +45,6 @@ class Reader:
     Args:
         directory: The run's folder.
         thorough: Also read the rejected formulas and their reasons, which tables of the best do not need.
-
-    Raises:
-        RequestError: There is no run in the directory, or it was stopped before it began.
-        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, directory: Path, *, thorough: bool = True) -> None:
@@ -273,20 +269,12 @@ class Reader:
         return next(iter(self._column(query, number)), None)
 
     def outcome(self, number: int) -> Outcome | None:
-        """Return the outcome of a candidate or of its twin; None while it trains.
-
-        Raises:
-            StoreError: A row is damaged.
-        """
+        """Return the outcome of a candidate or of its twin; None while it trains."""
         roots = self._column("SELECT root FROM settled WHERE id = ?", number)
         return self._store.outcomes(f"candidate = {roots[0]}")[roots[0]] if roots else None
 
     def history(self) -> list[Individual]:
-        """Return the candidates before the first without an outcome.
-
-        Raises:
-            StoreError: A row is damaged.
-        """
+        """Return the candidates before the first without an outcome."""
         settled = self._pairs("SELECT id, root FROM settled ORDER BY id")
         roots = [root for position, (number, root) in enumerate(settled.items()) if number == position]
         outcomes = self._store.outcomes(f"rowid <= {self._seen['training']}")
@@ -313,10 +301,6 @@ def read_once(directory: str | Path, *, thorough: bool = False) -> Reader:
 
     Args:
         thorough: As of a `Reader`.
-
-    Raises:
-        RequestError: There is no run in the directory, or it was stopped before it began.
-        StoreError: A row is damaged.
     """
     found = Reader(Path(directory), thorough=thorough)
     for problem in found.damaged:

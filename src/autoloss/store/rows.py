@@ -60,11 +60,7 @@ def _encode(record: Candidate | Training | Outcome, names: Sequence[str]) -> dic
 
 
 def _decode(cls: type[Record], row: Row, names: Sequence[str]) -> Record:
-    """Read a record from columns.
-
-    Raises:
-        StoreError: The row holds something else than this release writes, whatever its checksum says.
-    """
+    """Read a record from columns."""
     try:
         found: dict[str, Any] = {}
         for name in names:
@@ -88,11 +84,7 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_from_row(row: Row) -> Candidate:
-    """Decode a candidate.
-
-    Raises:
-        StoreError: The row holds something else.
-    """
+    """Decode a candidate."""
     return _decode(Candidate, row, OF_CANDIDATE)
 
 
@@ -114,20 +106,12 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
 
 
 def training_from_row(row: Row) -> Training:
-    """Decode what decides a training.
-
-    Raises:
-        StoreError: The row holds something else.
-    """
+    """Decode what decides a training."""
     return _decode(Training, row, OF_TRAINING)
 
 
 def outcome_from_row(row: Row) -> Outcome:
-    """Decode the outcome of one training.
-
-    Raises:
-        StoreError: The row holds something else.
-    """
+    """Decode the outcome of one training."""
     found = _decode(Outcome, row, (*OF_OUTCOME, "fidelity"))
     return (
         found
@@ -158,11 +142,7 @@ class Pool:
 
 
 def read_figures(text: str) -> dict[str, float]:
-    """Read what `Outcome.also` was written as.
-
-    Raises:
-        StoreError: It is something else.
-    """
+    """Read what `Outcome.also` was written as."""
     try:
         return _adapt(dict[str, float]).validate_json(text)
     except ValueError as error:

@@ -159,9 +159,6 @@ class RunSettings:
 
         Args:
             path: Of the store, for messages.
-
-        Raises:
-            StoreError: A row is missing, or this release cannot read it.
         """
         found: dict[str, Any] = {}
         for one in fields(cls):

@@ -17,11 +17,7 @@ Samples = Mapping[str, Sequence[Sample]]
 
 
 def save(directory: Path, samples: Samples) -> None:
-    """Write the tensors of all samples, atomically.
-
-    Raises:
-        RunError: There is no room for them.
-    """
+    """Write the tensors of all samples, atomically."""
     tensors = {}
     for branch, found in samples.items():
         for number, sample in enumerate(found):
@@ -38,11 +34,7 @@ def save(directory: Path, samples: Samples) -> None:
 
 
 def find_digest(directory: Path) -> str:
-    """Return the digest of a run's file of samples.
-
-    Raises:
-        RunError: The file is missing.
-    """
+    """Return the digest of a run's file of samples."""
     try:
         return file_digest(directory / FILE)
     except OSError as error:
@@ -56,9 +48,6 @@ def load(directory: Path, expected: str) -> Samples:
 
     Args:
         expected: The digest of the file, from the run's settings.
-
-    Raises:
-        RunError: The file is missing or damaged.
     """
     path, found = directory / FILE, find_digest(directory)
     if found != expected:

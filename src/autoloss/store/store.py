@@ -52,10 +52,6 @@ class Store:
         write: Open for writing, and create the file where there is none; only the owner of the run may.
         say: Called when the disk is full or another program locks the file, and when that is over.
         file: Name of the file.
-
-    Raises:
-        RequestError: There is no run in the directory, or it was written by another release.
-        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, directory: Path, *, write: bool = False, say: Say = warn, file: str = FILE) -> None:
@@ -103,12 +99,7 @@ class Store:
         self.database.append([("setting", {"name": name, "value": text})], replace=True)
 
     def settings(self) -> RunSettings:
-        """Read the settings of the run.
-
-        Raises:
-            RequestError: It was stopped before they were written.
-            StoreError: One of them is missing or cannot be read.
-        """
+        """Read the settings of the run."""
         rows = self.texts()
         if not rows:
             raise RequestError(

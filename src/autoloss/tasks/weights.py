@@ -19,11 +19,7 @@ _EXPECTED = (
 
 
 def load_state_dict(path: str) -> dict[str, Tensor]:
-    """Read a state dict, saved by `torch.save` or as safetensors.
-
-    Raises:
-        RequestError: The file is missing, cannot be read, or holds anything but names and tensors.
-    """
+    """Read a state dict, saved by `torch.save` or as safetensors."""
     if not os.path.isfile(path):
         raise RequestError(
             f"There is no file of weights at {path!r}; expected none, imagenet or the path of a state dict."

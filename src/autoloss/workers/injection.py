@@ -132,9 +132,6 @@ class Injection:
     Args:
         rates: Key of `FAULTS` → share of attempts, 0 to 1.
         seed: Seed of the draws; no draw of the search depends on it.
-
-    Raises:
-        RequestError: An unknown fault, a rate outside 0 to 1, or rates that add up to more than 1.
     """
 
     rates: Mapping[str, float]

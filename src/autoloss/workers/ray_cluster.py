@@ -54,9 +54,6 @@ def check_address(address: str, *, insecure: bool) -> None:
     Args:
         address: As `start_ray_workers` takes it.
         insecure: Also accept a cluster that asks for no token.
-
-    Raises:
-        RequestError: Ray is missing, or the address is not that of a usable cluster.
     """
     if address != AUTO and ("://" in address or ":" not in address):
         raise RequestError(
@@ -98,9 +95,6 @@ def start_ray_workers(
         on_gpu: Whether jobs train on a GPU.
         memory_limit_bytes: Resident memory allowed for each worker's process group.
         resume: Command that resumes the run; printed if the cluster is lost and Ray ends this process.
-
-    Raises:
-        RequestError: The cluster cannot be used, or has no GPU although `on_gpu` is True.
     """
     frame = encode_function(function)
     with contextlib.ExitStack() as owned:

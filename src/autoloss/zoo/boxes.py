@@ -17,11 +17,7 @@ from autoloss.space.operators import signed_log, upcast
 
 @dataclass(frozen=True, slots=True)
 class SmoothL1:
-    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used.
-
-    Raises:
-        RequestError: The branch is not one of boxes.
-    """
+    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used."""
 
     branch: Branch
 
@@ -39,9 +35,6 @@ class SmoothL1:
 @dataclass(frozen=True, slots=True)
 class WeightedByOverlap:
     """Cross entropy with the weight 1 + sin(w), where w is the IoU of the predicted box of a positive, and 1 for a negative.
-
-    Raises:
-        RequestError: The branch has no pair of prediction and target; on use, the context lacks `overlap`.
 
     Source: Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search,
     CSE-AutoLoss-A; the value of w for a negative is that of the authors' code.

@@ -56,11 +56,7 @@ class Entry:
         return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
 
     def make_losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
-        """Return one loss for each branch of a task, as `autoloss.bind` takes them.
-
-        Raises:
-            RequestError: The task has other branches, or their leaves do not fit the formula.
-        """
+        """Return one loss for each branch of a task, as `autoloss.bind` takes them."""
         if self.members:
             if set(branches) != set(self.members):
                 raise RequestError(
@@ -72,11 +68,7 @@ class Entry:
         return {name: self.make_branch_loss(name, branch)}
 
     def make_branch_loss(self, name: str, branch: Branch) -> Expression | BranchLoss:
-        """Return the loss of one branch.
-
-        Raises:
-            RequestError: The entry is for several branches, or the leaves of the branch do not fit.
-        """
+        """Return the loss of one branch."""
         from autoloss.space.loss import bind
         from autoloss.space.options import PAIR_KERNELS
         from autoloss.space.parsing import parse
@@ -104,9 +96,6 @@ def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Bra
 
     Args:
         text: The loss, for the message.
-
-    Raises:
-        RequestError: The task has several branches.
     """
     if len(branches) != 1:
         wanted = join_branches(dict.fromkeys(branches, "…"))

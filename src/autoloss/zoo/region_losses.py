@@ -31,9 +31,6 @@ def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = N
         weights: One per class; by default the inverse frequencies in the batch, so that each class of its target has the
             same share in the loss.
 
-    Raises:
-        RequestError: The number of weights differs from the number of classes.
-
     Source: Ronneberger et al., 2015, U-Net, Eq. 1 and 2: the term w_c that balances the class frequencies. The second
     term, which separates touching cells of one class, does not apply without instances.
     """

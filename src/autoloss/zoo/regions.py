@@ -51,9 +51,6 @@ class RegionLoss:
 
     Args:
         value: Regions → scalar.
-
-    Raises:
-        RequestError: The branch has no pair of prediction and target.
     """
 
     branch: Branch

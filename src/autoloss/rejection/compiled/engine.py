@@ -55,9 +55,6 @@ class CompiledEngine(Engine):
     """The protocol on one branch in compiled code, one tree after the other.
 
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
-
-    Raises:
-        RequestError: A sample is not finite, or channels or spatial dimensions differ between samples.
     """
 
     def __init__(
@@ -129,11 +126,7 @@ class CompiledEngine(Engine):
         )
 
     def compiles(self, expression: Expression) -> bool:
-        """Check whether compiled code supports a tree; if not, the log says why.
-
-        Raises:
-            RequestError: The tree has too many operators, or a leaf that the branch does not have.
-        """
+        """Check whether compiled code supports a tree; if not, the log says why."""
         if len(expression.operators) > self.operator_cap:
             raise RequestError(
                 f"The tree has {len(expression.operators)} operators; the cap is {self.operator_cap}. "

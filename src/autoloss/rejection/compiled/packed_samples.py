@@ -177,11 +177,7 @@ def _flatten_depth(tensor: Tensor) -> Tensor:
 
 
 def check_samples(samples: Sequence[Sample]) -> None:
-    """Check that the protocol can run on the samples.
-
-    Raises:
-        RequestError: A tensor is not finite, or channels or spatial dimensions differ between samples.
-    """
+    """Check that the protocol can run on the samples."""
     shapes = [tuple(spatial(sample.prediction).shape) for sample in samples]
     if len({shape[1:] for shape in shapes}) > 1:
         raise RequestError(

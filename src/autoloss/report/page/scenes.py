@@ -85,9 +85,6 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
     """Train with the found loss and with the standard loss, and store the scenes beside the run.
 
     Each loss is trained at the learning rate at which it was compared.
-
-    Raises:
-        RequestError: The task cannot be loaded, has no standard loss or no pictures, or a training diverged.
     """
     from autoloss.comparison.baselines import baselines
     from autoloss.run.request import Request, prepare

@@ -92,9 +92,6 @@ class Server(ThreadingHTTPServer):
     Args:
         host: Address to listen on; by default, other machines cannot reach it.
         port: Port to listen on; 0 picks a free one.
-
-    Raises:
-        RequestError: The address or the port cannot be used.
     """
 
     daemon_threads = True

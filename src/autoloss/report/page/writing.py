@@ -35,10 +35,6 @@ def write_report(
 
     Returns:
         The file, and descriptions of the damaged parts of the run.
-
-    Raises:
-        RequestError: There is no run, the file is not a report or cannot be written, or no scenes can be drawn.
-        StoreError: The run cannot be read at all.
     """
     path = directory / FILE if out is None else out
     _refuse_other(path)
@@ -62,9 +58,6 @@ def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tu
 
     Returns:
         The file, and descriptions of the damaged parts of the runs.
-
-    Raises:
-        RequestError: A run is given twice or missing, or the file is not a report or cannot be written.
     """
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise RequestError(
