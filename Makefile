@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One thread per process: two torch threads in each of two processes are slower than one each.
 export OMP_NUM_THREADS := 1
+# Compiled modules are kept: each process of the tests would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-experiments check bench bench-quick docs format clean

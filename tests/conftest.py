@@ -7,6 +7,10 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
 
 # The processes of the tests share the cores: one thread each is quickest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,3 +22,26 @@ if "XDG_STATE_HOME" not in os.environ:
     # The key with which searches sign is not the user's.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="autoloss-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the engine's two functions once where several processes test: one in each, which the others load then.
+
+    On a fresh clone each takes some 25 s of processor time, and all processes need them in their first minute.
+    """
+    own = getattr(session.config, "workerinput", None)
+    if own is None or session.config.option.collectonly:
+        return
+    from autoloss.rejection.compiled.engine import CompiledEngine
+    from autoloss.rejection.protocol import measure_reference
+    from autoloss.settings import ProtocolSettings
+    from autoloss.space.parsing import parse
+    from tests.rejection.scenes import BRANCH, samples
+
+    tree, scenes = parse("-y * log(p)"), samples()
+    engine = CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), ProtocolSettings(samples=len(scenes)))
+    calls = [lambda: engine.gradients([tree]), lambda: engine.start_descent(tree).advance(0, 1)]
+    first = int(own["workerid"].removeprefix("gw")) % 2
+    for number in (first, 1 - first):
+        with FileLock(Path(tempfile.gettempdir(), f"autoloss-compiling-{number}")):
+            calls[number]()

@@ -57,10 +57,8 @@ print("\\n" + json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[str, dict]:
+def run_blocks(folder: Path) -> dict[str, dict]:
     """Run all blocks in a process of their own: the packages bring loggers, warnings and signal handlers along."""
-    folder = tmp_path_factory.mktemp("adapters")
     text = to_python(zoo.get("seg/miou"), {"main": BranchForm()}, title="Found loss", facts={})
     (folder / "found_loss.py").write_text(text, encoding="utf-8")
     jobs = []
@@ -93,21 +91,18 @@ def test_an_adapter_is_short(name):
     assert 0 < len(lines) <= MOST_LINES
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_block_runs(name, outcomes):
-    if importlib.util.find_spec(NEEDED[name.split("_")[0]]) is None:
-        pytest.skip(f"{NEEDED[name.split('_')[0]]} is not installed")
-    assert "error" not in outcomes[name], outcomes[name]["error"]
-    if "task = " in EXAMPLES[name]:
-        found = outcomes[name]
-        whole, short = found["steps"]
-        assert found["repeats"]
-        assert found["tuned"]
-        assert found["diverged"] == "Diverged"
-        assert 1 <= short <= whole / 2
-        assert 0 <= found["score"] <= 1
-
-
-def test_a_volume_is_a_sample_of_its_own(outcomes):
+def test_the_blocks_run(tmp_path: Path, subtests: pytest.Subtests):
+    outcomes = run_blocks(tmp_path)
+    for name, found in outcomes.items():
+        with subtests.test(name):
+            assert "error" not in found, found["error"]
+            if "task = " in EXAMPLES[name]:
+                whole, short = found["steps"]
+                assert found["repeats"]
+                assert found["tuned"]
+                assert found["diverged"] == "Diverged"
+                assert 1 <= short <= whole / 2
+                assert 0 <= found["score"] <= 1
     if "monai" in outcomes:
+        # A volume is a sample of its own.
         assert outcomes["monai"]["shapes"] == [[1, 2, 16, 16, 16]] * 2
