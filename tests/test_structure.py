@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +21,12 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+NAMES = {module_of(path) for path in FILES}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    return {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -31,7 +37,7 @@ def imported(tree: ast.Module) -> set[str]:
             found |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
-    return found & set(MODULES)
+    return found & NAMES
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -70,7 +76,7 @@ def test_a_circle_is_found():
 
 def test_no_modules_import_each_other():
     # The package's front door names everything, for types; who imports a name from it goes through it.
-    graph = {name: imported(tree) - {name} for name, tree in MODULES.items() if name != "autoloss"}
+    graph = {name: imported(tree) - {name} for name, tree in modules().items() if name != "autoloss"}
     assert circles({name: others & set(graph) for name, others in graph.items()}) == []
 
 
@@ -98,7 +104,7 @@ def test_no_task_is_probed():
     """What a task may offer is declared on `Task`."""
     probes = [
         f"{name}: {ast.unparse(node)}"
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -17,7 +17,6 @@ from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import Store
 from tests.report.written import CE, KEY, POOLED, add, candidate, compared, scored, searched
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
@@ -30,6 +29,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no brow
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
         yield opened

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
-from torchmetrics.classification import MulticlassAccuracy
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
@@ -152,6 +151,8 @@ def test_the_metric_gets_activated_predictions_and_the_targets_own_type():
 
 
 def test_a_torchmetrics_metric_is_streamed_and_agrees_with_the_function():
+    from torchmetrics.classification import MulticlassAccuracy
+
     streamed = task(metric=MulticlassAccuracy(2, average="micro"), also={"own": accuracy})
     outcome = trained(streamed)
     assert outcome.score == pytest.approx(outcome.also["own"])
@@ -421,11 +422,17 @@ def test_the_measurement_shrinks_with_the_root_of_the_share(count, fidelity, lea
     assert found == select_examples(count, fidelity, least).tolist()
 
 
+def count_transposed(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    from torchmetrics.classification import MulticlassAccuracy
+
+    return MulticlassAccuracy(3)(prediction.transpose(0, 1), target)
+
+
 @pytest.mark.parametrize(
     ("targets", "measure", "advice"),
     [
         (lambda y: torch.nn.functional.one_hot(y).float(), accuracy, "targets.argmax(dim=1)"),
-        (lambda y: y, lambda p, t: MulticlassAccuracy(3)(p.transpose(0, 1), t), "prediction.argmax(dim=1)"),
+        (lambda y: y, count_transposed, "prediction.argmax(dim=1)"),
     ],
 )
 def test_a_metric_that_expects_another_form_says_which_line_helps(targets, measure, advice):

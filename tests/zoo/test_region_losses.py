@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.functional.image import structural_similarity_index_measure
 
 import autoloss
 from autoloss import zoo
@@ -229,6 +228,8 @@ def test_distance_penalised_cross_entropy_of_one_class_is_cross_entropy():
 
 
 def test_structural_similarity_agrees_with_torchmetrics_away_from_the_border():
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     one, other = logits().softmax(dim=1).detach(), F.one_hot(scene(), CLASSES).movedim(-1, 1).double()
     inner = (..., slice(5, -5), slice(5, -5))
     _, theirs = structural_similarity_index_measure(one, other, data_range=1.0, return_full_image=True)

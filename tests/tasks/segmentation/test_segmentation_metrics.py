@@ -10,7 +10,6 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, jaccard_score
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, CountSettings, SegmentationMetric, count_confusion
@@ -98,6 +97,9 @@ def test_region_metrics_agree_with_scikit_learn_and_torchmetrics():
 
 
 def test_region_metrics_leave_ignored_pixels_out_as_torchmetrics_does():
+    # Imported here: each process of the tests collects this file, and torchmetrics takes seconds.
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+
     unlabelled = torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(0)) < 0.3
     prediction, target = blobs(2), blobs(3).masked_fill(unlabelled, 255)
     oracles = {
