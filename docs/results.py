@@ -56,24 +56,21 @@ def _read(name: str) -> Any:
 
 def _list_away() -> dict[str, str]:
     away = _read("away")
-    gate, default = away["gate"], [one for one in away["summary"] if one["arm"] == "default"]
-    searches = sum(one["searches"] for one in default)
-
-    def share(key: str) -> str:
-        return _percent(sum(one[key] * one["searches"] for one in default) / searches)
-
-    rows = [row for row in away["rows"] if row["arm"] == "default"]
+    gate, exam = away["gate"], {"arm": "default", "part": "exam"}
+    (summary,) = (one for one in away["summary"] if exam.items() <= one.items())
+    rows = [row for row in away["rows"] if exam.items() <= row.items()]
     origins = [row["origin"] for row in rows]
     return {
         "away_tasks": str(len(gate)),
         "away_shelf_ahead": str(sum(one["shelf_ahead"] for one in away["gate_summary"])),
         "away_ladder_ahead": str(sum(row["ladder"] > row["standard"] for row in gate)),
-        "away_searches": str(searches),
+        "away_searches": str(summary["searches"]),
         "away_searched_tasks": str(len({row["task"] for row in rows})),
-        "away_at_standard": share("at_or_above_standard"),
-        "away_at_ladder": share("at_or_above_ladder"),
-        "away_below": share("below_standard"),
-        "away_ahead_of_ladder": share("ahead_of_ladder"),
+        "away_at_standard": _percent(summary["at_or_above_standard"]),
+        "away_at_ladder": _percent(summary["at_or_above_ladder"]),
+        "away_below": _percent(summary["below_standard"]),
+        "away_ahead_of_ladder": _percent(summary["ahead_of_ladder"]),
+        "away_headroom": f"{summary['share_of_headroom']:.2f}",
         "away_found": str(origins.count("found")),
         "away_table": _write_table(
             ("task", "metric", "tuned rate", "ladder's best", "known losses' best", "p"),
