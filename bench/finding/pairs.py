@@ -145,13 +145,19 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
     """Search on a split, or read what an earlier run of this script found."""
     kept = work / f"{name}-{split}-found.json"
     if not kept.exists():
-        found = autoloss.search(
-            make_task(name, split, arguments),
-            evaluations=arguments.evaluations,
-            seed=SEARCH_SEED,
-            workers=arguments.workers,
-            settings=FINALE,
-            directory=work / f"{name}-{split}",
+        run = work / f"{name}-{split}"
+        task = make_task(name, split, arguments)
+        found = (
+            autoloss.resume(run, task, workers=arguments.workers)
+            if run.exists()
+            else autoloss.search(
+                task,
+                evaluations=arguments.evaluations,
+                seed=SEARCH_SEED,
+                workers=arguments.workers,
+                settings=FINALE,
+                directory=run,
+            )
         )
         chosen = found.recommendation
         assert chosen is not None

@@ -245,10 +245,10 @@ def read_target(table: ColumnsRead, time: str, event: str) -> tuple[NDArray[np.f
             f"Found {len(times)} rows and {observed.sum()} events in column {event!r}; train, valid and test together need at "
             f"least {LEAST_ROWS} rows and 3 events."
         )
-    if not (times > times[observed].min()).any() and observed.all():
+    if not (times > times[observed].min()).any():
         raise RequestError(
-            f"All times in column {time!r} are {times[0]:g}, so that no two rows can be compared. Give the column of the time of "
-            "the event."
+            f"No time in column {time!r} is later than that of the first event, {times[observed].min():g}, so that no two rows can "
+            "be compared. Give the column of the time of the event."
         )
     return times, observed
 

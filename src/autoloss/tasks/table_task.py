@@ -25,7 +25,7 @@ from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.rows import impute, standardise
-from autoloss.tasks.tabular.table import ColumnsRead, Missing, read_columns, read_header
+from autoloss.tasks.tabular.table import ColumnsRead, Missing, parse_number, read_columns, read_header
 from autoloss.training.recipe import Recipe
 
 
@@ -38,6 +38,8 @@ def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.S
 
 
 Rows = NDArray[np.int64]
+LARGEST_LIMIT = 2**22
+"""Most pairs of a batch that may be asked for: their indices take 64 MB."""
 PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
 """Losses over pairs in common use, with which every comparison on such a task is made."""
 WEIGHTED = "baseline/lambdarank"
@@ -81,7 +83,7 @@ class TableOptions:
 class ScoreOptions(TableOptions):
     """Options of every task that scores rows."""
 
-    pairs: Count = 2**17
+    pairs: Annotated[int, Field(ge=1, le=LARGEST_LIMIT)] = 2**17
     """Largest number of pairs of a batch; if there are more, so many are drawn."""
     split_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the split into train, valid and test."""
@@ -146,11 +148,13 @@ def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> ND
     """Return a column of numbers."""
     values = table.targets[column]
     for line, value in zip(table.lines, values, strict=True):
-        if isinstance(value, str):
+        # A column with many texts is one of texts.
+        number = parse_number(value) if isinstance(value, str) else value
+        if number is None:
             raise RequestError(f"Line {line}, column {column!r}: {value!r} is text; this column needs numbers.")
-        if value < least:
+        if number < least:
             raise RequestError(
-                f"Line {line}, column {column!r}: {value:g} is below {least:g}, the least that it can be."
+                f"Line {line}, column {column!r}: {number:g} is below {least:g}, the least that it can be."
             )
     return np.array(values, dtype=np.float64)
 

@@ -89,7 +89,7 @@ def test_bundled_tables(name: str):
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"grade": ["good"] * 120}, {}, "text"),
+        ({"grade": [1, "good"] * 60}, {}, "Line 3, column 'grade': 'good' is text"),
         ({"grade": [*[0, 1] * 59, 2, -1]}, {}, "Line 121, column 'grade': -1 is below 0"),
         ({"grade": np.ones(120)}, {"query": None, "metric": "auc"}, "no two rows can be compared"),
         ({"query": np.arange(120)}, {}, "120 have one item"),

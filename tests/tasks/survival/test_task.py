@@ -72,7 +72,9 @@ def test_bundled_tables(name: str):
     ("columns", "options", "message"),
     [
         ({"died": np.zeros(80, int)}, {}, "0 events"),
-        ({"days": np.ones(80), "died": np.ones(80, int)}, {}, "All times"),
+        ({"days": np.ones(80), "died": np.ones(80, int)}, {}, "No time in column 'days' is later"),
+        ({"days": np.ones(80)}, {}, "No time in column 'days' is later"),
+        ({}, {"pairs": 10**12}, "at most 4194304"),
         ({"days": [*range(79), -1]}, {}, "Line 81, column 'days': -1 is below 0"),
         ({"died": np.full(80, 2)}, {}, "expected 1 where the event was observed"),
         ({"days": ["soon"] * 80}, {}, "text"),

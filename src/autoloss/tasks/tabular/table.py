@@ -250,7 +250,7 @@ def _read_text(path: Path) -> str:
 
 def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
     line, names = row
-    if all(_parse_number(name) is not None for name in names):
+    if all(parse_number(name) is not None for name in names):
         raise RequestError(f"{path.name}, line {line}: only numbers; expected a header with the names of the columns.")
     first: dict[str, int] = {}
     for index, name in enumerate(names):
@@ -288,7 +288,7 @@ def _is_missing(text: str) -> bool:
 def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
     """Return a column as numbers if nearly all of its values are, else as text; missing and other values are faults."""
     present = _list_present(name, cells, faults)
-    numbers = [_parse_number(text) for _, text in present]
+    numbers = [parse_number(text) for _, text in present]
     if sum(number is not None for number in numbers) < NUMERIC_SHARE * len(numbers):
         return [text for _, text in present]
     _add_strange(name, present, numbers, "a finite number", faults)
@@ -322,7 +322,7 @@ def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dic
     """
     present = _list_present(name, cells, None if impute else faults)
     absent = [_is_missing(text) for text in cells.columns[name]] if impute else []
-    values = [_parse_number(text) for _, text in present]
+    values = [parse_number(text) for _, text in present]
     expected, columns = "a finite number", {}
     if sum(value is not None for value in values) < NUMERIC_SHARE * len(values) or not present:
         notations = find_notations([text for _, text in present], NUMERIC_SHARE)
@@ -350,7 +350,8 @@ def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], fau
     return columns | ({f"{name}: missing": [float(gone) for gone in absent]} if any(absent) else {})
 
 
-def _parse_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
+    """Return the finite number that a cell holds; None if it holds none."""
     try:
         value = float(text)
     except ValueError:
