@@ -108,7 +108,6 @@ REPLACED: dict[str, Callable[[], Any]] = {
     "inference mode": enter_inference_mode,
     "mode of operators": lambda: Doubling().__enter__(),
     "processes": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
-    "priority": lambda: os.nice(5),
     "output": lambda: os.close(1),
 }
 
@@ -150,7 +149,7 @@ def test_what_a_training_sets_is_restored(kind: str, workers: ProcessWorkers):
 
 def test_a_worker_that_cannot_be_restored_is_replaced():
     if os.geteuid() == 0:
-        # Root may raise its limits and its priority again.
+        # Root may raise its limits again.
         kinds = {name: REPLACED[name] for name in ("mode of operators", "output")}
     else:
         kinds = REPLACED

@@ -200,7 +200,6 @@ SETTINGS.update(
         _attribute("tempfile", "tempdir"),
         *(_attribute("torch.backends.cudnn", name) for name in ("enabled", "benchmark", "deterministic")),
         _pair("os", "getcwd", "chdir"),
-        _pair("os", "getpriority", "setpriority", os.PRIO_PROCESS, 0),
         _pair("os", "sched_getaffinity", "sched_setaffinity", 0),
         _pair("locale", "setlocale", "setlocale", locale.LC_ALL),
         _pair("sys", "getswitchinterval", "setswitchinterval"),
