@@ -117,10 +117,16 @@ def _list_engine() -> dict[str, str]:
 def _list_border() -> dict[str, str]:
     search = _read("digits_bf1")["searches"][0]
     means = {row["loss"]: row for row in search["comparison"]}
-    found, dice, ce = means[search["winner"]], means["baseline/dice"], means["baseline/ce"]
+    found, known = means[search["winner"]], means[search["recommendation"]["loss"]]
+    dice, ce = means["baseline/dice"], means["baseline/ce"]
+    before = _read("digits_bf1_before")["searches"][0]
+    earlier = next(row for row in before["comparison"] if row["loss"] == before["winner"])
     return {
         "border_found": f"{found['mean']:.4f}",
         "border_dice": f"{dice['mean']:.4f}",
+        "border_known": f"{known['mean']:.4f}",
+        "border_name": known["loss"],
+        "border_earlier": f"{earlier['mean']:.4f}",
         "border_ce": f"{ce['mean']:.4f}",
         "border_seeds": str(len(found["scores"])),
         "border_origin": search["recommendation"]["origin"],

@@ -25,6 +25,7 @@ from problems import FEW
 from searches import EVOLUTION, make_search_parser, searched
 
 SCENES = 3
+SHORT = {"baseline/ce": "cross entropy", "baseline/dice": "Dice", "baseline/lovasz": "Lovász"}
 _SEED_0 = ("searches", {"seed": 0}, "comparison")
 FIGURES = {
     "trained": Figure(("searches", {"seed": 0}, "trained")),
@@ -107,7 +108,9 @@ def _draw_scenes(found: Search, task: autoloss.Task) -> list[dict]:
     """Return test images as lists of pixels, with the targets and the classes that networks predict after each loss."""
     evaluator = prepare(make_request(task), samples=False)
     entrants = {row.entrant.loss: row.entrant for row in reversed(found.comparison)}
-    names = {"cross entropy": "baseline/ce", "Dice": "baseline/dice", "the loss found": found.best.formula}
+    recommended = found.recommendation.loss
+    names = {"cross entropy": "baseline/ce", SHORT.get(recommended, recommended): recommended}
+    names["the loss found"] = found.best.formula
     seed = training_seeds(found.configuration.seed, COMPARISON, 1)[0]
     drawn = {
         name: evaluator.draw_pictures(loss, entrants[loss].job(seed, TEST).training, SCENES)
