@@ -24,6 +24,14 @@ if "XDG_STATE_HOME" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
+LONG = ("test_ray.py", "test_adapters.py", "test_commands.py", "test_site.py")
+"""Files whose tests take longest: they begin first, so that no process works alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the engine's two functions once where several processes test: one in each, which the others load then.
 

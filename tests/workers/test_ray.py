@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,13 @@ from autoloss.proposing.history import as_text
 from autoloss.store.store import Store
 from autoloss.workers import ray_cluster
 from autoloss.workers.leases import LeasedWorkers
-from autoloss.workers.messages import Finished, Lost, Raised
-from autoloss.workers.pool import JobFunction
+from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
+from autoloss.workers.pool import JobFunction, Workers
 from autoloss.workers.ray_cluster import check_address, gpu_share, start_ray_workers
 from tests.run.quick import SETTINGS, QuickTask
 
 from . import conformance
-from .conformance import PROMISES, outcomes_of
+from .conformance import PROMISES, closed_workers_take_no_job_and_close_twice, outcomes_of
 from .test_process_workers import call
 from .test_worker_faults import is_gone, loop_in_c, stop_group
 
@@ -72,6 +74,34 @@ class Cluster:
         return start_ray_workers(function, 1, self.address)
 
 
+class Lent(Workers):
+    """The cluster's workers, which get a function with each of its jobs: a supervisor takes seconds to start."""
+
+    def __init__(self, workers: LeasedWorkers, function: JobFunction) -> None:
+        self._workers, self._function = workers, function
+
+    @property
+    def slots(self) -> int:
+        return self._workers.slots
+
+    @property
+    def busy(self) -> Collection[int]:
+        return self._workers.busy
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        self._workers.submit(job, partial(self._function, payload), deadline_seconds=deadline_seconds)
+
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        return self._workers.wait(timeout_seconds)
+
+    def cancel(self, job: int) -> None:
+        self._workers.cancel(job)
+
+    def close(self) -> None:
+        while self._workers.busy:
+            self._workers.wait()
+
+
 def jobs_come_back_once_and_survive_what_happens_to_their_processes(cluster: Cluster) -> None:
     workers = cluster.workers
     outcomes = outcomes_of(workers, [lambda n=n: (n, os.getpid()) for n in range(20)])
@@ -104,7 +134,10 @@ def a_supervisor_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) 
 
 def ray_workers_keep_the_contract_of_all_workers(cluster: Cluster) -> None:
     for promise in PROMISES:
-        promise(cluster.start)
+        if promise is closed_workers_take_no_job_and_close_twice:
+            promise(cluster.start)
+        else:
+            promise(partial(Lent, cluster.workers))
 
 
 def what_cannot_be_loaded_is_told_with_its_reason(cluster: Cluster) -> None:

@@ -50,7 +50,7 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
-    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> quick = {"rejection.engine": "reference", "rejection.samples": 1, "rejection.steps": 5, "rejection.threshold": 0.01}
     >>> found = autoloss.search(task, evaluations=22, workers=0, final=False, settings=quick, directory="iris")
     >>> autoloss.learn(["iris"], "mine.npz", prior="none").sources
     1

@@ -11,8 +11,8 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
+from autoloss.rejection.engines import make_engine
 from autoloss.rejection.protocol import measure_reference
-from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
@@ -110,8 +110,8 @@ def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
     reference = measure_reference(task.branches[branch], drawn()[branch][:1])
     formula = zoo.get_entry(f"det/{branch}").formula
     settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
-    assert simulate(parse(formula), task.branches[branch], reference, settings).passed
-    assert not simulate(parse(f"-({formula})"), task.branches[branch], reference, settings).passed
+    engine = make_engine(task.branches[branch], reference, settings)
+    assert [one.passed for one in engine.verdicts([parse(formula), parse(f"-({formula})")])] == [True, False]
 
 
 def test_a_criterion_needs_every_searched_branch():
