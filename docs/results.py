@@ -161,18 +161,13 @@ def _list_audit() -> dict[str, str]:
 
 def _list_ablation() -> dict[str, str]:
     found = _read("ablation")
-    head = ("task", "arm", "explored", "trained", "five best, valid", "chosen, test", "chosen by two new seeds, test")
-    rows = [
-        (
-            row["task"],
-            row["arm"],
-            f"{row['explored']:,.0f}",
-            f"{row['trainings']:.0f}",
-            *(_write_score(row[key]) for key in ("top", "chosen", "chosen_by_mean")),
-        )
-        for row in found["rows"]
-    ]
     tasks = list(dict.fromkeys(row["task"] for row in found["rows"]))
+    head = ("arm", *(cell for task in tasks for cell in (f"{task}: explored", "trained", "five best", "chosen, test")))
+    arms: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        scores = (_write_score(row[key]) for key in ("top", "chosen_by_mean"))
+        arms.setdefault(row["arm"], []).extend((f"{row['explored']:,.0f}", f"{row['trainings']:.0f}", *scores))
+    rows = [(arm, *cells) for arm, cells in arms.items()]
     seeds = sorted({row["seeds"] for row in found["rows"]})
     return {
         "ablation_table": _write_table(head, rows),
