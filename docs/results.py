@@ -212,6 +212,8 @@ def _list_failures() -> dict[str, str]:
         "pairs_at": str(pairs["at_or_above"]),
         "pairs_sets": str(len(pairs["sets"])),
         "pairs_below": str(pairs["below"]),
+        "pairs_plain_below": str(pairs["plain_below"]),
+        "pairs_at_choice": str(pairs["at_or_above_choice"]),
         "steps_low": f"{min(one['correlation'] for one in steps):.2f}",
         "steps_high": f"{max(one['correlation'] for one in steps):.2f}",
         "efficiency": f"{all_ratio['ratio']:.1f}",
