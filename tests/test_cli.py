@@ -192,6 +192,9 @@ def test_a_csv_is_checked(csv, capsys):
     ("arguments", "message"),
     [
         (["search", "digit-seg"], "There is no task named 'digit-seg'. Did you mean 'digits-seg'?"),
+        (["check", __file__], "is a file; name the task in it as well"),
+        (["check", os.path.dirname(__file__)], "is data, not a task. Name a task first, such as: folder-seg --data"),
+        (["check", "mine:task"], "A task of your own is named file.py:name."),
         (
             ["search", "digits-seg", "--metric", "mio"],
             "no metric of the task digits-seg named 'mio'. Did you mean 'miou'?",

@@ -68,6 +68,16 @@ def quote(found: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 4 :]}"
 
 
+def name_kind(found: object) -> str:
+    """Return the type of a value with its article.
+
+    >>> name_kind(3), name_kind("text"), name_kind(None)
+    ('an int', 'a str', 'None')
+    """
+    kind = type(found).__name__
+    return "None" if found is None else f"{'an' if kind[0] in 'aeiouAEIO' else 'a'} {kind}"
+
+
 _CUT = " … shortened … "
 
 
@@ -147,7 +157,6 @@ def check_kinds(values: Mapping[str, tuple[object, Any, str]]) -> None:
     """
     for name, (value, kinds, expected) in values.items():
         if not isinstance(value, kinds) or isinstance(value, bool):
-            kind = type(value).__name__
-            named = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}, {quote(value)}"
-            found = f"{quote(value)}, a {kind}" if isinstance(value, str | int | float) else named
+            named = (quote(value), name_kind(value))
+            found = ", ".join(named if isinstance(value, str | int | float) else named[::-1])
             raise RequestError(f"{name} is {found}; expected {expected}.")

@@ -302,3 +302,29 @@ def test_a_task_object_without_a_name_has_that_of_its_metric():
     from tests.tasks.test_supervised import task
 
     assert (task().name, task(name="own").name) == ("accuracy", "own")
+
+
+MIXED = """
+from torch import nn
+from tests.run.quick import QuickTask
+
+rows, model, my_task = [1], nn.Linear(2, 2), QuickTask()
+
+
+def make():
+    return my_task
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tsk", "Known: my_task, make."),
+        ("model", "model in mixed.py is a Linear; expected a task"),
+        ("rows", "rows in mixed.py is a list; expected a task"),
+    ],
+)
+def test_what_is_no_task_is_named_and_not_proposed(name, message, tmp_path):
+    (tmp_path / "mixed.py").write_text(MIXED)
+    with pytest.raises(RequestError, match=message):
+        load_task(TaskReference(f"{tmp_path / 'mixed.py'}:{name}", {}, {}))

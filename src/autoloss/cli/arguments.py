@@ -93,11 +93,16 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
 
 def check_task_name(task: str, metric: str | None) -> None:
     """Raise for an unknown task or metric, before torch is imported."""
-    from autoloss.tasks.catalogue import find_entry
+    from autoloss.tasks.catalogue import CATALOGUE, find_entry
 
     if task.endswith(".py"):
         raise RequestError(f"{task} is a file; name the task in it as well: {_suggest_objects(task)}.")
     if ".py:" not in task:
+        if task not in CATALOGUE and Path(task).exists():
+            named = (
+                f"folder-seg --data {task}" if Path(task).is_dir() else f"tabular --data {task} --set target=<column>"
+            )
+            raise RequestError(f"{task} is data, not a task. Name a task first, such as: {named}")
         find_entry(task, metric)
 
 

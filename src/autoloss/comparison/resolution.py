@@ -40,6 +40,8 @@ class Resolution:
         >>> Resolution(0.031, 113).describe()
         'The valid split has 113 examples: differences between losses below about 0.0310 cannot be told on it.'
         """
+        if self.difference == 0:
+            return f"The valid split has {self.examples:,} examples, and the best trainings score alike on them."
         text = (
             f"The valid split has {self.examples:,} examples: differences between losses below about {figure(self.difference)} "
             "cannot be told on it"

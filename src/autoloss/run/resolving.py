@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from autoloss import tasks, zoo
-from autoloss.errors import FAILURES, RequestError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind, unknown
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
@@ -119,22 +121,23 @@ def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator
 
 
 def _load_operators(name: str) -> list[Operator]:
-    loaded = load_object(name, "operator")
+    loaded = load_object(name, "operator", (Operator, list, tuple))
     operators = list(loaded) if isinstance(loaded, list | tuple) else [loaded]
     if not operators or not all(isinstance(operator, Operator) for operator in operators):
         raise RequestError(
-            f"{name} is a {type(loaded).__name__}; expected an autoloss.Operator(name, arity, function), or a list of them."
+            f"{name} is {name_kind(loaded)}; expected an autoloss.Operator(name, arity, function), or a list of them."
         )
     return operators
 
 
 def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
     path, _, attribute = name.rpartition(":")
-    loaded, what = load_object(name, "task"), f"{attribute} in {Path(path).name}"
+    loaded, what = load_object(name, "task", (Task,)), f"{attribute} in {Path(path).name}"
     from autoloss.tasks.supervised import SupervisedTask
 
     metric, others = None, dict(options)
-    function = loaded if not isinstance(loaded, Task) and callable(loaded) else None
+    # A network can be called, and is no function that returns a task.
+    function = loaded if callable(loaded) and not isinstance(loaded, Task | nn.Module) else None
     # The metric of a task that is none of its function's arguments is chosen afterwards.
     if function is None or "metric" not in inspect.signature(function).parameters:
         metric = others.pop("metric", None)
@@ -155,7 +158,9 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
             "its group in front, such as search.learning_rate; the budget is --evaluations, in Python evaluations=…."
         )
     if not isinstance(loaded, Task):
-        raise RequestError(f"{what} is a {type(loaded).__name__}; expected a Task or a function that returns one.")
+        raise RequestError(
+            f"{what} is {name_kind(loaded)}; expected a task, such as autoloss.SupervisedTask(…), or a function that returns one."
+        )
     if isinstance(loaded, SupervisedTask):
         loaded.suggest_name(Path(path).stem if attribute == "task" else attribute)
     return loaded if metric is None else _choose_metric(loaded, str(metric), path)

@@ -92,11 +92,12 @@ def importable_files() -> Iterator[None]:
 
 
 @importable_files()
-def load_object(name: str, kind: str) -> Any:
+def load_object(name: str, kind: str, kinds: tuple[type, ...] = ()) -> Any:
     """Load what `file.py:name` names.
 
     Args:
         kind: What it should be, for messages.
+        kinds: Types of objects that a message names as known, besides functions and classes.
     """
     path, _, attribute = name.rpartition(":")
     file = Path(path)
@@ -106,15 +107,15 @@ def load_object(name: str, kind: str) -> Any:
     module = _load_module(file)
     public = [key for key in vars(module) if not key.startswith("_")]
     if attribute not in public:
-        own = [key for key in public if not _is_imported(getattr(module, key), module)]
+        own = [key for key in public if _is_own(getattr(module, key), module, kinds)]
         raise unknown(f"{kind} in {file.name}", attribute, own)
     return getattr(module, attribute)
 
 
-def _is_imported(value: object, module: ModuleType) -> bool:
+def _is_own(value: object, module: ModuleType, kinds: tuple[type, ...]) -> bool:
     if isinstance(value, type | FunctionType):
-        return value.__module__ != module.__name__
-    return isinstance(value, ModuleType)
+        return value.__module__ == module.__name__
+    return isinstance(value, kinds)
 
 
 def _load_module(file: Path) -> ModuleType:

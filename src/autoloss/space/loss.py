@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, quote, unknown
+from autoloss.errors import RequestError, name_kind, quote, unknown
 from autoloss.showing import plot, to_html
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Branch, BranchLoss, Criterion
@@ -309,7 +309,7 @@ def _describe(found: object) -> str:
         return f"a Loss of the branches {', '.join(found)}"
     if isinstance(found, LossModule):
         return "a criterion, which takes a target instead of a context"
-    return f"a {type(found).__name__}, {quote(found)}"
+    return f"{name_kind(found)}, {quote(found)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from autoloss.errors import FAILURES, RequestError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind, unknown
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT
 from autoloss.space.operators import OPERATORS, Operator
@@ -34,7 +34,7 @@ def build_operator_table(own: Iterable[object] = ()) -> dict[str, Operator]:
     for operator in own:
         if not isinstance(operator, Operator):
             raise RequestError(
-                f"An operator of your own is an autoloss.Operator(name, arity, function); found a {type(operator).__name__}."
+                f"An operator of your own is an autoloss.Operator(name, arity, function); found {name_kind(operator)}."
             )
         if operator.name in known or operator.name in (*LEAVES, CONSTANT):
             raise RequestError(f"The name {operator.name!r} is taken; give your operator another one.")

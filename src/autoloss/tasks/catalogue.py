@@ -153,7 +153,7 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
 def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
     """Return the entry of a task without importing torch; a RequestError if the name or the metric is unknown."""
     if name not in CATALOGUE:
-        raise unknown("task", name, CATALOGUE)
+        raise RequestError(f"{unknown('task', name, CATALOGUE)} A task of your own is named file.py:name.")
     if metric is not None and metric not in CATALOGUE[name].metrics:
         raise unknown(f"metric of the task {name}", metric, CATALOGUE[name].metrics)
     return CATALOGUE[name]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import FAILURES, RequestError, describe_user_error
+from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Branch, Sample
 from autoloss.tasks.splits import Split
@@ -52,7 +52,7 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
         ) from error
     if not isinstance(built, nn.Module):
         raise RequestError(
-            f"The network is a {type(built).__name__}; expected a torch.nn.Module, or a function without arguments that "
+            f"The network is {name_kind(built)}; expected a torch.nn.Module, or a function without arguments that "
             "returns one."
         )
     return built

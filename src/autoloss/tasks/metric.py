@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import FAILURES, RequestError, describe_user_error
+from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.pairs import PairBranch
@@ -74,7 +74,7 @@ def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
     if not callable(metric) and not isinstance(metric, StreamedMetric):
         raise RequestError(
-            f"The metric {name!r} is a {type(metric).__name__}; expected a function (prediction, target) → float, or an "
+            f"The metric {name!r} is {name_kind(metric)}; expected a function (prediction, target) → float, or an "
             "object with update, compute and reset."
         )
     return metric
@@ -275,7 +275,7 @@ def to_float(value: Any) -> float:
     except (TypeError, ValueError, RuntimeError) as error:
         shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
         raise RequestError(
-            f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
+            f"The metric returned {name_kind(value)}{shape}; expected one number, higher is better, or NaN where it "
             "is undefined. Average over classes, or pick one of the values."
         ) from error
     return number.real if math.isfinite(number.real) else math.nan

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, quote, unknown
+from autoloss.errors import RequestError, name_kind, quote, unknown
 
 _EXPECTED = (
     "Expected names and tensors alone, saved by torch.save(network.state_dict(), path) or as safetensors; a whole pickled network "
@@ -45,10 +45,10 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
             f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). {_EXPECTED}"
         ) from error
     if not isinstance(found, dict):
-        raise RequestError(f"{path} holds a {type(found).__name__}, not a state dict. {_EXPECTED}")
+        raise RequestError(f"{path} holds {name_kind(found)}, not a state dict. {_EXPECTED}")
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise RequestError(f"{path} holds a {type(value).__name__} under {quote(name)}. {_EXPECTED}")
+            raise RequestError(f"{path} holds {name_kind(value)} under {quote(name)}. {_EXPECTED}")
     return found
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from autoloss.errors import name_kind
+
 Inputs = Any
 """Inputs of a network: a tensor or a list of tensors; a tuple of arguments; a dictionary of named arguments."""
 
@@ -36,7 +38,7 @@ def describe(found: Any) -> str:
     """Describe the type of a value, for messages."""
     length = f" of {len(found)}" if isinstance(found, tuple | list) else ""
     kind = f" of {found.dtype}" if isinstance(found, np.ndarray) else ""
-    return f"a {type(found).__name__}{length}{kind}"
+    return f"{name_kind(found)}{length}{kind}"
 
 
 def describe_inputs(inputs: Inputs) -> str:

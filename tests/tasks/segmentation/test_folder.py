@@ -116,7 +116,9 @@ def test_an_empty_folder_list_or_split_is_refused(place: Path, tmp_path: Path):
     assert "holds no file that ends in .jpg" in refused(tmp_path / "empty")
     generated.folder(tmp_path / "two", 2, 16)
     assert "The split 'valid' of the data" in refused(tmp_path / "two", "valid")
-    assert "2 images are too few" in refused(tmp_path / "two", "valid")
+    assert "has 0 of 2 images, which is too few" in refused(tmp_path / "two", "valid")
+    (place / "train.txt").write_text("scene_0000\n")
+    assert "has 1 of 20 images, which is too few" in refused(place)
     (place / "valid.txt").write_text("")
     assert "valid.txt is empty" in refused(place)
 
@@ -125,6 +127,13 @@ def test_a_binary_mask_of_0_and_255_is_refused_with_what_to_write(place: Path):
     for file in (place / "masks").iterdir():
         generated.save_grey(np.full((32, 32), 255, np.uint8), file)
     assert "Write a binary mask's foreground as 1, not 255" in refused(place)
+
+
+def test_masks_of_grey_values_are_refused_unless_their_number_of_classes_is_given(place: Path):
+    for file in (place / "masks").iterdir():
+        generated.save_grey(np.tile(np.uint8([0, 100, 200, 0]), (32, 8)), file)
+    assert "hold the labels 0, 100, 200; expected class indices without gaps" in refused(place)
+    assert members(place, classes=201)["train"]
 
 
 def test_masks_that_cannot_be_read_are_listed_while_classes_are_counted(place: Path):

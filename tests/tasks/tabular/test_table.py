@@ -120,7 +120,10 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
             "fewer than 3 rows in column 'y' of people.csv (lines 2 to 12): 'b' in line 11 and 12",
         ),
         (["x,y", *(f"{x},{x / 7}" for x in range(40))], "Found 40 different numbers in column 'y'"),
-        (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "line 1, column 'x': 60 different texts; at most 50"),
+        (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "60 different texts, such as 'text0'; at most 50"),
+        (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "leave columns out with --set drop=x."),
+        (["x;y", *(f"{x},5;{x % 2}" for x in range(60))], "'0,5'; write numbers with a decimal point"),
+        (["1,a", *(f"{x},b" for x in range(5))], "Known: 1, a. The first line must hold the names of the columns."),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(file, lines: list[str], expected: str):
@@ -142,6 +145,11 @@ def test_a_target_that_is_no_regression_is_refused(file, values: list[str], expe
 
 def test_a_file_that_is_not_utf_8_is_named_by_line_and_byte(file):
     assert "people.csv, line 3: byte 0xe9 is not UTF-8" in refused(file(raw=b"x,y\n1,a\n2,caf\xe9\n"))
+
+
+@pytest.mark.parametrize(("begin", "found"), [(b"PK\x03\x84", "a workbook or an archive"), (b"\x1f\x8b", "compressed")])
+def test_a_workbook_and_a_compressed_file_are_named(file, begin: bytes, found: str):
+    assert f"people.csv is {found}. Save the table as CSV" in refused(file(raw=begin))
 
 
 def test_a_missing_file_an_unknown_positive_class_and_a_missing_target_are_refused(file, tmp_path: Path):

@@ -221,6 +221,10 @@ def build_task(
         also=six,
         device=options.find_device(),
     )
+    images = sum(map(len, (splits.train, splits.valid, splits.test)))
+    task.describe_data(
+        f"Read {images} images with masks of {classes} classes, 0 to {classes - 1}; {IGNORED} is ignored."
+    )
     task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
     return task
 

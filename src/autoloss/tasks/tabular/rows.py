@@ -28,7 +28,7 @@ LEAST_ROWS = 10
 HELD_OUT = 0.2
 """Share of the rows in valid, and in test."""
 SPLIT_SEED = 0
-CLASSES_SHOWN = 20
+CLASSES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ NUMERIC_SHARE = 0.9
 """Share of numbers from which a column is one of numbers, and likewise of dates; any other value in it is then a fault."""
 DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
+COLUMNS_NAMED = 3
+"""Maximum number of columns that a message proposes to leave out by name."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 
@@ -92,6 +94,8 @@ class Faults:
 
     path: Path
     found: list[tuple[int, str]] = field(default_factory=list)
+    columns: dict[str, None] = field(default_factory=dict[str, None])
+    """The columns with a fault."""
     missing: Counter[str] = field(default_factory=Counter[str])
     """Column → its missing values."""
 
@@ -99,18 +103,21 @@ class Faults:
         """Add the fault of a line, or of its value in a column."""
         place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
         self.found.append((line, f"{place}: {what}"))
+        if column is not None:
+            self.columns[column] = None
 
     def check(self) -> None:
         """Raise a RequestError that lists the faults, if there are any."""
         if not self.found:
             return
         listed = [text for _, text in sorted(self.found, key=lambda fault: fault[0])]
-        advice = "Correct the file, or leave columns out with --set drop=<names>."
+        drop = "--set drop=" + (",".join(self.columns) if 0 < len(self.columns) <= COLUMNS_NAMED else "<names>")
+        advice = f"Correct the file, or leave columns out with {drop}."
         if self.missing:
             counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
             advice = (
                 f"Missing values by column: {counts}. --set missing=impute fills them in, --set missing=drop drops their rows; or "
-                "correct the file, or leave columns out with --set drop=<names>."
+                f"correct the file, or leave columns out with {drop}."
             )
         raise report_faults(self.path.name, listed, advice)
 
@@ -178,7 +185,10 @@ def read_columns(
     left_out = dict.fromkeys((*targets, *drop))
     for name in left_out:
         if name not in cells.columns:
-            raise unknown(f"column in {path.name}", name, cells.header)
+            error = unknown(f"column in {path.name}", name, cells.header)
+            if any(parse_number(known) is not None for known in cells.header):
+                error = RequestError(f"{error} The first line must hold the names of the columns.")
+            raise error
     names = [name for name in cells.header if name not in left_out]
     if not names:
         raise RequestError(
@@ -243,9 +253,10 @@ def _read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise RequestError(
-            f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as CSV in UTF-8."
-        ) from None
+        found = f", line {line}: byte 0x{raw[error.start]:02x} is not UTF-8"
+        # The first bytes of a zip file, which Excel's and LibreOffice's workbooks are, and of gzip.
+        found = {b"PK": " is a workbook or an archive", b"\x1f\x8b": " is compressed"}.get(raw[:2], found)
+        raise RequestError(f"{path.name}{found}. Save the table as CSV in UTF-8.") from None
 
 
 def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
@@ -342,12 +353,19 @@ def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dic
 def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], faults: Faults) -> dict[str, list[float]]:
     texts = sorted(set(present))
     if len(texts) > DISTINCT_TEXTS:
-        faults.add(1, name, f"{len(texts)} different texts; at most {DISTINCT_TEXTS} can be told apart as categories")
+        faults.add(1, name, _describe_texts(texts))
         return {}
     known = iter(present)
     values = [None if gone else next(known) for gone in absent] if absent else list(present)
     columns = {f"{name}={text}": [float(value == text) for value in values] for text in texts}
     return columns | ({f"{name}: missing": [float(gone) for gone in absent]} if any(absent) else {})
+
+
+def _describe_texts(texts: Sequence[str]) -> str:
+    found = f"{len(texts)} different texts, such as {quote(texts[0])}; "
+    if sum(parse_number(text.replace(",", ".")) is not None for text in texts) >= NUMERIC_SHARE * len(texts):
+        return found + "write numbers with a decimal point"
+    return found + f"at most {DISTINCT_TEXTS} can be told apart as categories"
 
 
 def parse_number(text: str) -> float | None:

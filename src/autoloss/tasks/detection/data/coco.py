@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from autoloss.errors import quote
+from autoloss.errors import name_kind, quote
 from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
 from autoloss.tasks.detection.masks import (
     LARGEST,
@@ -179,7 +179,7 @@ def is_box(box: Any) -> TypeGuard[list[float]]:
 def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapping[Any, int]) -> Iterator[Problem]:
     """Yield the problems of an annotation; the image is None where it is not listed."""
     if not isinstance(annotation, Mapping):
-        yield f"is a {type(annotation).__name__}", "an object"
+        yield f"is {name_kind(annotation)}", "an object"
         return
     if image is None:
         yield f"is of image {quote(annotation.get('image_id'))}, which is not listed", "an image of the file"

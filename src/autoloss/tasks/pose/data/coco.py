@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from autoloss.errors import quote
+from autoloss.errors import name_kind, quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.detection.data.coco import A_BOX, NAME, is_box, load_instances, read_annotations
 from autoloss.tasks.detection.masks import is_finite
@@ -122,7 +122,7 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Perso
     file = Path(file)
     content = read_json(file, A_DETECTIONS_FILE)
     if not isinstance(content, list):
-        raise FaultyFile(Fault(file, f"holds a {type(content).__name__}", A_DETECTIONS_FILE, "Check the path."))
+        raise FaultyFile(Fault(file, f"holds {name_kind(content)}", A_DETECTIONS_FILE, "Check the path."))
     faults: list[Fault] = []
     counted: Counter[str] = Counter()
     of_image: dict[int, list[tuple[list[float], float]]] = {identity: [] for identity in split.image_ids}
@@ -230,7 +230,7 @@ def _find_problems(annotation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _find_detection_problems(row: Any, images: Mapping[int, object]) -> Iterator[tuple[str, str]]:
     """Yield the problems of a detection, as (found, expected)."""
     if not isinstance(row, Mapping):
-        yield f"is a {type(row).__name__}", "an object"
+        yield f"is {name_kind(row)}", "an object"
         return
     image, box, score = row.get("image_id"), row.get("bbox"), row.get("score")
     if not isinstance(image, int) or image not in images:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, join_names
 from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root, read_names, report_faults
 from autoloss.tasks.segmentation.data.image_files import IGNORED, SUFFIXES, ImageFiles, rank_by_hash, read_indices
 
 SPLITS = ("train", "valid", "test")
+GAPS = 4
+"""Classes in a folder for each label that its masks hold, at most; with more, labels are taken for grey values."""
 HELD_OUT_SHARE = 0.2
 """Share of the images that valid and test get where there is no list."""
 LAYOUT = """\
@@ -38,9 +40,10 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     lists = {part: read_names(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
     _check_files(root, images, masks, lists)
     members = _assign_splits(list(images), lists, seed)[split]
-    if not members:
+    # Batch normalisation cannot be trained on one image.
+    if len(members) < (2 if split == "train" else 1):
         raise RequestError(
-            f"The split {split!r} of {name} is empty: {len(images)} images are too few to hold one out. "
+            f"The split {split!r} of {name} has {len(members)} of {len(images)} images, which is too few. "
             f"Add images, or list them in {root / f'{split}.txt'}."
         )
     if classes is None:
@@ -58,10 +61,14 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The labels of a mask: the largest that is a class, and whether some pixels are ignored."""
+    """The labels of a mask that are classes, and whether some pixels are ignored."""
 
-    largest: int
+    classes: frozenset[int]
     ignores: bool
+
+    @property
+    def largest(self) -> int:
+        return max(self.classes, default=0)
 
 
 @functools.lru_cache(maxsize=4)
@@ -73,11 +80,17 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     place = masks[0][0].parent
     if faults:
         raise report_faults(str(place), faults)
-    found = max(one.largest for one in labels if isinstance(one, _Labels)) + 1
+    present = sorted(frozenset[int]().union(*(one.classes for one in labels if isinstance(one, _Labels))))
+    found = max(present, default=0) + 1
     if found < 2:
         raise RequestError(
             f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
             "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes: --set classes=2."
+        )
+    if found > GAPS * len(present):
+        raise RequestError(
+            f"The {len(masks)} masks in {place} hold the labels {join_names([*map(str, present)])}; expected class indices without "
+            f"gaps: 0, 1, … Number the classes anew, or give their number: --set classes={found}."
         )
     return found
 
@@ -87,8 +100,8 @@ def _read_labels(mask: Path) -> _Labels | Fault:
         labels = read_indices(mask)
     except FaultyFile as error:
         return error.fault
-    ignored = labels == IGNORED
-    return _Labels(int(np.max(labels, initial=0, where=~ignored)), bool(ignored.any()))
+    present = frozenset(np.flatnonzero(np.bincount(labels.ravel())).tolist())
+    return _Labels(present - {IGNORED}, IGNORED in present)
 
 
 def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list[Fault]:
