@@ -119,7 +119,7 @@ def test_export_writes_once_and_never_over_a_file(directory, tmp_path, capsys):
     assert run("export", directory, "--out", out) == 0
     text = out.read_text()
     assert run("export", directory, "--out", out) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err
+    assert "exists already. Name another file" in capsys.readouterr().err
     assert out.read_text() == text
     assert run("export", directory, 0, "--to", "json") == 0
     assert json.loads(capsys.readouterr().out)["id"] == 0
@@ -245,7 +245,7 @@ def test_a_wrong_request_gets_one_screen_and_exit_2(arguments, message, capsys, 
     [
         (GOOD.replace("7,red", ",red", 1), "line 9"),
         (GOOD.replace("17,red", "abc,red", 1), "'abc'"),
-        (GOOD.replace("no\n", "yes\n"), "at least two different values"),
+        (GOOD.replace("no\n", "yes\n"), "expected at least two values"),
         ("age,color,churned\n", "no rows"),
         ("", "empty"),
     ],

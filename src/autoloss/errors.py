@@ -69,11 +69,7 @@ def quote(found: object) -> str:
 
 
 def name_kind(found: object) -> str:
-    """Return the type of a value with its article.
-
-    >>> name_kind(3), name_kind("text"), name_kind(None)
-    ('an int', 'a str', 'None')
-    """
+    """Return the type of a value with its article; `None` for None."""
     kind = type(found).__name__
     return "None" if found is None else f"{'an' if kind[0] in 'aeiouAEIO' else 'a'} {kind}"
 

@@ -285,9 +285,7 @@ class Configuration:
             if group in _GROUPS and isinstance(settings, dict):
                 changes |= {f"{group}.{name}": value for name, value in settings.items()}
             elif group in ("", *_GROUPS):
-                raise RequestError(
-                    f"This is no configuration of a run: expected groups of settings, found {quote(settings)}."
-                )
+                raise RequestError(f"A configuration has groups of settings; found {quote(settings)}.")
             else:
                 changes[group] = settings
         return cls().changed(changes)

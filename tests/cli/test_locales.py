@@ -40,4 +40,4 @@ def test_a_folder_above_the_task_that_is_no_text_is_one_sentence(tmp_path, monke
     monkeypatch.chdir(folder)
     with open("task.py", "w") as file:
         file.write("task = 1")
-    assert "a run cannot keep" in screens.refusal("check", "task.py:task")
+    assert "not valid UTF-8" in screens.refusal("check", "task.py:task")

@@ -200,7 +200,7 @@ def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_
     )
     made.step_rules = ("recipe",)
     found = autoloss.search(made, evaluations=2, workers=0, final=False, settings=quick, say=said.append)
-    assert "The optimizer of the task takes no other step, such as clipped gradients: it stays as it is." in said
+    assert "The task's optimizer supports no other step rule, such as clipped gradients; it is used as given." in said
     assert {rung.entrant.step_rule for rung in found.ladder.rungs} == {"recipe"}
     assert found.configuration.search.step_rule == "recipe"
 

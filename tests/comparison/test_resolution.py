@@ -32,5 +32,5 @@ def test_it_is_not_known_of_one_training_or_without_resamples():
 
 def test_a_split_that_is_too_small_says_what_to_do():
     small = Resolution(0.2, 12)
-    assert small.describe(gain=0.9).endswith("cannot be told on it.")
+    assert small.describe(gain=0.9).endswith("cannot be detected on it.")
     assert "Data(folds=5)" in small.describe(gain=0.3)

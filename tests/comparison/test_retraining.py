@@ -290,7 +290,7 @@ def test_a_folder_has_one_owner(run, done):
         ({"learning_rate": float("inf")}, "learning_rate is inf; expected"),
         ({"precision": "float8"}, "no precision named 'float8'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
-        ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),
+        ({"options": {"epochs": "3"}}, "A task object takes no options and no recipe; found epochs"),
         ({"task": None}, "was given as an object; give it again, as in autoloss.resume"),
     ],
     ids=str,

@@ -93,7 +93,7 @@ def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(name, 
 
 
 def test_an_archive_is_not_given_beside_a_proposer(tmp_path):
-    with pytest.raises(RequestError, match="Hand the archive to the proposer"):
+    with pytest.raises(RequestError, match="Pass the archive to the proposer"):
         searched(tmp_path / "run", proposer=CoinFlips(), archive=Latest())
 
 

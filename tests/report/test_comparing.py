@@ -67,7 +67,7 @@ def test_runs_of_one_name_are_told_apart_and_other_tasks_are_warned_of(tmp_path)
 
 def test_a_run_is_not_compared_with_itself(runs, capsys):
     assert run("report", runs[0], runs[0]) == 2
-    assert "Give each once" in capsys.readouterr().err
+    assert "a comparison needs different runs" in capsys.readouterr().err
     assert run("report", *runs, "--scenes") == 2
     assert "--scenes works for one run" in capsys.readouterr().err
 

@@ -143,7 +143,7 @@ def test_a_lead_that_other_examples_would_turn_is_not_significant():
     told = " ".join(evidence(judgement))
     assert "paired over 3 training seeds and 113 examples, two-sided" in told
     assert re.search(
-        r"Differences below 0\.20\d+ cannot be told on these 113 examples, however many training seeds", told
+        r"Differences below 0\.20\d+ cannot be detected on these 113 examples, however many training seeds", told
     )
     assert not judgement.can_seeds_tell
 
@@ -166,7 +166,7 @@ def test_noise_of_examples_that_both_losses_share_is_no_noise_of_their_differenc
 def test_a_verdict_without_resamples_says_that_it_counts_seeds_only():
     told = " ".join(evidence(judge_comparison(AHEAD, 1)))
     assert "paired over 3 training seeds only" in told
-    assert "The examples of the test split are taken for the truth" in told
+    assert "The intervals ignore the sampling error of the test split" in told
     assert judge_comparison(AHEAD, 1).to_dict()["resolution"] is None
 
 

@@ -99,7 +99,7 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
 def test_another_task_is_named(run: Path, changed, expected):
     (text,) = resume(run, make(**changed))
     assert expected in text
-    assert "Restore the task, or begin a new run" in text
+    assert "Restore the task, or start a new run" in text
 
 
 def test_a_metric_that_fails_now_is_told_by_the_tests_of_losses(run: Path):

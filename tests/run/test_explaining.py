@@ -67,7 +67,7 @@ def test_the_terminal_shows_the_answer_then_causes_and_controls(explained, tmp_p
     shown = capsys.readouterr().out
     answer = next(explained[1].describe())
     assert shown.startswith(answer[:40])
-    assert shown.index("What the gain is owed to") < shown.index("Controls, test split")
+    assert shown.index("Causes of the gain") < shown.index("Controls, test split")
 
 
 def test_the_page_has_a_section_of_it(explained, tmp_path):
@@ -114,7 +114,7 @@ def test_a_task_that_replays_no_norms_and_tunes_no_rate_is_explained_with_a_note
 
 
 def test_bad_input_is_named(explained, tmp_path):
-    with pytest.raises(RequestError, match="One seed tells no cause"):
+    with pytest.raises(RequestError, match="expected at least 2 to find a cause"):
         autoloss.explain(explained[0], seeds=1)
     with pytest.raises(RequestError, match="no loss #99"):
         autoloss.explain(explained[0], 99, workers=0)

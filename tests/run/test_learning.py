@@ -50,7 +50,7 @@ def test_a_search_ends_where_no_way_of_training_is_ahead_of_a_constant_predictio
     assert "the untrained network scores 0.3" in said
     assert "the best constant prediction 0.6" in said
     assert "Longer trainings: Recipe(epochs=12, …)." in said
-    assert said.endswith("To search all the same: --set ladder.share=0")
+    assert said.endswith("To search anyway: --set ladder.share=0")
     with pytest.raises(RunError, match="learns nothing in any of"):
         autoloss.resume(tmp_path / "run", task(), workers=0)
 

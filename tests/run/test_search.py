@@ -441,9 +441,7 @@ class Hopeless(QuickTask):
 
 def test_a_search_that_finds_nothing_ends_with_the_funnel_and_what_to_change(tmp_path):
     settings = {**SETTINGS, "evolution.attempts": 300}
-    with pytest.raises(
-        RunError, match=r"Of 300 losses drawn .* none passed .* simulated.*Look at what `autoloss check`"
-    ):
+    with pytest.raises(RunError, match=r"Of 300 losses drawn .* none passed .* simulated.*Run `autoloss check`"):
         autoloss.search(Hopeless(), evaluations=5, workers=0, directory=tmp_path / "run", settings=settings)
 
 

@@ -373,5 +373,5 @@ def test_a_shelf_of_which_nothing_passes_is_one_message():
     refused = [StartVerdict(name, name, {"main": 0.1}, "too little gain") for name in ("p", "y")]
     (said,) = describe_starts(refused)
     assert said.startswith("No known loss passes the rejection protocol (p: too little gain; y: too little gain).")
-    assert said.endswith("The search starts from random trees alone.")
+    assert said.endswith("The search starts from random trees only.")
     assert len(describe_starts([*refused, StartVerdict("-p", "neg(p)", {"main": 1.0}, None)])) == 3

@@ -320,8 +320,8 @@ def make():
     ("name", "message"),
     [
         ("tsk", "Known: my_task, make."),
-        ("model", "model in mixed.py is a Linear; expected a task"),
-        ("rows", "rows in mixed.py is a list; expected a task"),
+        ("model", "model in mixed.py is a Linear; expected a Task"),
+        ("rows", "rows in mixed.py is a list; expected a Task"),
     ],
 )
 def test_what_is_no_task_is_named_and_not_proposed(name, message, tmp_path):

@@ -71,7 +71,7 @@ def test_three_rows_of_test_data_tell_nothing_and_the_verdict_says_how_little(tm
     assert not found.judgement.is_win
     assert found.recommendation.origin == "standard"
     told = " ".join(summarize(found).verdict.text)
-    assert "cannot be told on these 3 examples, however many training seeds there are" in told
+    assert "cannot be detected on these 3 examples, however many training seeds there are" in told
     # Three seeds cannot say much beside several baselines, either.
     assert "too few seeds to tell smaller ones" in told
 

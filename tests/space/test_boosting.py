@@ -190,10 +190,10 @@ def test_a_start_of_another_hand_is_noticed():
     light = BINARY.objective("lightgbm", LABELS)
     data = lightgbm.Dataset(INPUTS, LABELS, init_score=np.full(len(LABELS), -1.0))
     options = {"objective": light, "verbose": -1, "num_threads": 1}
-    with pytest.raises(RequestError, match="Leave out init_score and init_model"):
+    with pytest.raises(RequestError, match="Remove init_score and init_model"):
         lightgbm.train(options, data, 2)
     trained = light.finish(lightgbm.train(options, lightgbm.Dataset(INPUTS, LABELS), 2))
-    with pytest.raises(RequestError, match="Leave out init_score and init_model"):
+    with pytest.raises(RequestError, match="Remove init_score and init_model"):
         lightgbm.train(options, lightgbm.Dataset(INPUTS, LABELS, free_raw_data=False), 2, init_model=trained)
     model = lightgbm.LGBMClassifier(objective=light.sklearn, n_estimators=2, n_jobs=1, verbose=-1)
     with pytest.raises(RequestError, match="Leave out init_score; the objective adds the start"):
@@ -203,7 +203,7 @@ def test_a_start_of_another_hand_is_noticed():
 def test_catboost_with_one_score_for_several_classes_is_refused():
     pytest.importorskip("catboost")
     objective = BINARY.objective("catboost", CLASSES)
-    with pytest.raises(RequestError, match=r"for several classes, give eval_metric=objective\.metric"):
+    with pytest.raises(RequestError, match=r"for several classes, set eval_metric=objective\.metric"):
         objective.calc_ders_range(np.zeros(4), np.arange(4), None)
 
 
@@ -249,7 +249,7 @@ def test_wrong_requests_are_refused():
         BINARY.objective("lightgbm", LABELS, activation="relu")
     with pytest.raises(RequestError, match="branches cls, reg; an objective is for one"):
         Loss({"cls": "-y * log(p)", "reg": "p - y"}).objective("lightgbm", LABELS)
-    with pytest.raises(RequestError, match="xgboost has no model with a sigmoid for each class"):
+    with pytest.raises(RequestError, match="xgboost has no sigmoid per class"):
         BINARY.objective("xgboost", CLASSES, activation="sigmoid")
     with pytest.raises(RequestError, match="holds mean_nhw"):
         Loss("-y * log(p) / mean_nhw(y)").objective("lightgbm", LABELS)

@@ -115,5 +115,5 @@ def test_own_operators_and_other_leaves_are_refused():
     operators = {**OPERATORS, "sin": Operator("sin", 1, torch.sin)}
     with pytest.raises(RequestError, match="'sin' is your own, and its second derivative is not known"):
         differentiate(parse("y * sin(p)", operators=operators))
-    with pytest.raises(RequestError, match="has the leaves i, u; an objective for boosting knows y and p"):
+    with pytest.raises(RequestError, match="has the leaves i, u; a boosting objective has y and p"):
         differentiate(parse("1 - i / u", leaves=("i", "u", "e")))

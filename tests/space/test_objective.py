@@ -160,7 +160,7 @@ def test_mean_scale_and_weights():
     ("formula", "link", "change", "message"),
     [
         (BINARY, "logistic", {"labels": np.ones(9)}, "All labels of positive weight are 1"),
-        (BINARY, "logistic", {"labels": [0, 1, 2]}, "labels go from 0 to 2; expected 0 and 1"),
+        (BINARY, "logistic", {"labels": [0, 1, 2]}, "labels go from 0 to 2; expected 0 to 1"),
         (BINARY, "logistic", {"labels": [0, 1, np.nan]}, "expected one finite number for each row"),
         (BINARY, "softmax", {"labels": [0, 1, 3]}, "No row of positive weight has the class 2 of the 4 classes"),
         (BINARY, "softmax", {"labels": [0, 1, 1], "classes": 3}, "has the class 2 of the 3 classes"),

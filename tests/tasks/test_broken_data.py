@@ -23,7 +23,11 @@ TABLES: dict[str, tuple[bytes, str, str]] = {
     "no header": (b"1,2,3\n4,5,6\n", "only numbers", "expected a header"),
     "no target": (GOOD.replace(",y", ",z", 1).encode(), "no column in table.csv named 'y'", "Known: age, color, z"),
     "no target among thousands": (f"{WIDE}\n{WIDE}\n".encode(), "named 'y'", "5000 in all"),
-    "names twice": (GOOD.replace("age", "color", 1).encode(), "'color': the name stands for columns 1 and 2", "line 1"),
+    "names twice": (
+        GOOD.replace("age", "color", 1).encode(),
+        "'color': the same name is used by columns 1 and 2",
+        "line 1",
+    ),
     "short row": (GOOD.replace("\n7,blue,a", "\n7,blue").encode(), "2 values where the header has 3", "line 9"),
     "no number": (
         GOOD.replace("\n7,", "\n7.5 kg,").encode(),
@@ -46,7 +50,7 @@ TABLES: dict[str, tuple[bytes, str, str]] = {
     "UTF-16": (GOOD.encode("utf-16"), "byte 0xff is not UTF-8", "line 1"),
     "open quote": (GOOD.replace("7,blue", '7,"blue').encode(), "line 9", "Check the quotes"),
     "huge cell": (GOOD.replace("\n7,blue", "\n7," + "x" * 200_000).encode(), "field larger than field limit", "line 9"),
-    "one class": (GOOD.replace(",b", ",a").encode(), "is 'a'", "at least two different values"),
+    "one class": (GOOD.replace(",b", ",a").encode(), "is 'a'", "expected at least two values"),
     "rare class": ("\n".join([*GOOD.splitlines()[:-17], "1,red,b"]).encode(), "fewer than 3 rows", "'b' in line"),
     "too many texts": (
         "\n".join(["id,y", *(f"person {n},{'ab'[n % 2]}" for n in range(80))]).encode(),

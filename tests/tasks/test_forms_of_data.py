@@ -366,7 +366,7 @@ def test_functions_that_cannot_be_used_are_named(recipe: dict[str, Any], message
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([{"a": 1, "b": 2}] * 4, r"keys a, b; which of them is the target\? Name it as target=…"),
+        ([{"a": 1, "b": 2}] * 4, r"keys a, b; name the target as target=…"),
         ([{"label": 1, "name": "x"}] * 4, "no tensor .* the target 'label'"),
         ((torch.zeros(3, 4), ["a", "b", "c"]), "encode text"),
         ([(torch.zeros(4), "a")] * 4, "no tensor.*encode text"),

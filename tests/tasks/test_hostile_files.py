@@ -90,7 +90,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "offsets beyond the file": ("w.safetensors", lying((0, 2**40), [2**38]), "cannot be read"),
     "offsets backwards": ("w.safetensors", lying((24, 0), [2, 3]), "cannot be read"),
     "a shape that does not fit": ("w.safetensors", lying((0, 24), [1000, 1000]), "cannot be read"),
-    "nothing": ("w.pt", lambda path: None, "There is no file of weights at"),
+    "nothing": ("w.pt", lambda path: None, "There is no file"),
 }
 
 

@@ -88,6 +88,6 @@ def test_samples_that_no_longer_serve_are_told_without_a_traceback():
         with pytest.raises(RunError) as failed:
             list(run_jobs([RejectionBatch(0, "main", "fresh", None, 0, 1)], dispatcher))
     assert str(failed.value) == (
-        "Losses cannot be tested. No sample can gain anything. If the task has changed since the run began, restore it, or begin "
-        "another run."
+        "Losses cannot be tested. No sample can gain anything. If the task has changed since, restore it, or start "
+        "a new run."
     )

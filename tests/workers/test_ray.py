@@ -311,7 +311,7 @@ def _listening(pids: set[int]) -> list[str]:
 @pytest.mark.parametrize(
     ("address", "expected"),
     {
-        "10.1.2.3:6379": "is not on the loopback address, and no token is used. Start it with RAY_AUTH_MODE=token",
+        "10.1.2.3:6379": "is not on the loopback address and uses no token. Start it with RAY_AUTH_MODE=token",
         "head.example:6379": "allow it with ray_insecure",
         "ray://10.1.2.3:10001": "expected auto, or host:port of a cluster with this process on one of its nodes",
         "somewhere": "ray is 'somewhere'; expected auto, or host:port",

@@ -121,7 +121,7 @@ def test_a_class_that_is_not_there_is_silent():
 
 
 def test_another_number_of_curves_and_an_unknown_metric_are_refused():
-    with pytest.raises(RequestError, match="1 curves were given; miou has 2: AND of intersection, OR of union"):
+    with pytest.raises(RequestError, match="Found 1 curves; miou has 2: AND of intersection, OR of union"):
         AutoSegLoss("miou", (Curve(),))
     with pytest.raises(RequestError, match="Did you mean 'miou'"):
         AutoSegLoss("mioux")

@@ -75,7 +75,7 @@ def terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def resuming(context: typer.Context) -> Iterator[None]:
-    """Tell who interrupts a command that keeps its trainings to repeat it."""
+    """Print how to continue an interrupted command that keeps its trainings."""
     try:
         yield
     except KeyboardInterrupt as interruption:

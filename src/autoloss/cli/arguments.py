@@ -44,7 +44,7 @@ Vouched = Annotated[
     typer.Option("--operators", metavar="FILE.PY:NAME", help="Operators of the run that may be loaded; repeatable."),
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Run the files that the run names, although somebody else started it.")
+    bool, typer.Option("--trust", help="Run the files that a run names, even if another user started it.")
 ]
 Also = Annotated[str | None, typer.Option(help="Further metrics to show, separated by commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -67,9 +67,7 @@ def read(given: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_settings(settings: Mapping[str, str], sentence: str) -> None:
     """Refuse settings of a search where only options of the task belong."""
     if settings:
-        raise RequestError(
-            f"{sentence} takes options of the task; found the setting of a search {', '.join(settings)}."
-        )
+        raise RequestError(f"{sentence} takes options of the task; found the setting {', '.join(settings)}.")
 
 
 def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:

@@ -29,7 +29,7 @@ class _Patient(io.FileIO):
 
 
 def outlast_output(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Let a command end as it would have, although nobody reads what it prints or its disk is full; stderr says so at the end.
+    """Let a command end normally if its output is closed or its disk is full; stderr says so at the end.
 
     What the user's code prints in this process is covered, too.
     """

@@ -117,7 +117,7 @@ def replay(
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Derive every candidate of a run again from the recorded scores; nothing is trained."""
+    """Derive every candidate of a run again from the recorded scores, without training."""
     from autoloss.run import replay as replaying
 
     found = replaying.replay(directory, full=full, trust=trust or operators or ())
@@ -150,6 +150,6 @@ def export(
         sys.stdout.write(text)
         return
     if out.exists():
-        raise RequestError(f"{out} exists already, and nothing is overwritten. Name another file with --out.")
+        raise RequestError(f"{out} exists already. Name another file with --out.")
     write_text(out, text)
     say(f"Wrote {out}")

@@ -121,7 +121,7 @@ def explain(
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Say why a loss is ahead of the standard loss: the size of its steps, weights of items, or what a recipe would do too."""
+    """Explain why a loss is ahead of the standard loss: size of its steps, weights of items, or a change of recipe."""
     from autoloss.report.explained import causes_table, controls_table, describe_in_full
     from autoloss.run import explaining
 

@@ -164,6 +164,6 @@ def _label(text: str) -> str:
 
 
 def has_space(task: Task) -> bool:
-    """Say whether every branch predicts several positions for an item, as for images."""
+    """Return True if every branch predicts several positions for an item, as for images."""
     samples = task.samples(1, 0)
     return all(sample.prediction.shape[2:].numel() > 1 for found in samples.values() for sample in found)

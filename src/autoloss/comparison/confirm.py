@@ -38,7 +38,7 @@ from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
 RIVALS = 2
-"""Losses that are confirmed beside the candidates, at most: the ladder's best, and the best known one."""
+"""Maximum number of losses confirmed in addition to the candidates: the ladder's best, and the best known loss."""
 WAYS = 2
 """Ways of training that each loss is tried in, mostly: as the recipe says, and as candidates are trained."""
 
@@ -76,7 +76,7 @@ def confirm_and_compare(
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:
-        say("The task has no test split, so nothing is compared with the baselines.")
+        say("The task has no test split, so there is no comparison with the baselines.")
         return
     # The best known loss that the search started from is compared, too: what was found has to be ahead of it.
     known = [one for one in best[settings.compare :] if one.known and not best[0].known]
@@ -129,9 +129,7 @@ def _confirm(
     count = settings.confirm_seeds
     candidates = sum(one.number is not None for one in best)
     beside = "" if candidates == len(best) else " and the best of the ladder"
-    say(
-        f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count} trainings)."
-    )
+    say(f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count}).")
     compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
     race = follow_race(best, seed, settings, record.outcomes)
     if race.missing:

@@ -105,7 +105,7 @@ def _measure_items(trial: Trial, grouping: str) -> list[ItemWeights]:
 
 
 def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Control]:
-    """Return what somebody would change in the recipe of the standard loss instead, the plainest first.
+    """Return changes of the standard loss's recipe with the same effect, the simplest first.
 
     Args:
         tuned: Rule → the standard loss at its best rate. What has no rate of its own has that of `recipe`.
@@ -129,7 +129,7 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
 
 
 def list_known(trial: Trial, cause: str) -> Iterator[Control]:
-    """Return known losses that weigh items by what a loss owes its gain to, trained as the loss is."""
+    """Return known losses that weight items by the cause of a loss's gain, trained in the same way."""
     found = {CLASSES: CLASS_WEIGHTS, CONFIDENCE: FOCUSED}.get(cause, {})
     for name in found.get(trial.standard.loss, ()):
         if name != trial.loss.loss:

@@ -31,7 +31,7 @@ def explain_loss(
     record: Record,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Explanation, Plan]:
-    """Train a loss, the standard loss and their controls on the same seeds, and say what the gain is owed to.
+    """Train a loss, the standard loss and their controls on the same seeds, and describe the causes of the gain.
 
     Args:
         entrant: The loss as it was compared.
@@ -62,7 +62,7 @@ def explain_loss(
     controls = [*list_steps(trial), *list_items(trial), *list_recipes(trial, tuned), *list_simpler(trial)]
     split = TEST if TEST in task.splits else "valid"
     plan = Plan(seeds, split, entrant, standard, tuple(controls), tuple(_list_notes(task, controls)))
-    say(f"Training {len(controls)} controls beside {entrant.label}, on {seeds} seeds each.")
+    say(f"Training {entrant.label} and {len(controls)} controls on {seeds} seeds each.")
     found = _train(plan, seed, dispatcher, record)
     if cause := found.likely_cause:
         known = list(list_known(trial, cause.name))
@@ -81,7 +81,7 @@ def _train(plan: Plan, seed: int, dispatcher: Dispatcher, record: Record) -> Exp
 
 
 def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
-    """Say what cannot be tried on a task."""
+    """Describe the controls that a task does not support."""
     tried = {control.kind for control in controls}
     notes = []
     if not task.replays_norms:
@@ -90,7 +90,5 @@ def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
             "their own size."
         )
     if "items" not in tried:
-        notes.append(
-            "The branches of the task have no pair of prediction and target, so no weights of items can be told."
-        )
+        notes.append("The branches of the task have no pair of prediction and target, so items have no weights.")
     return notes

@@ -36,7 +36,7 @@ AS_GOOD = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A training beside the loss that differs from it in one respect.
+    """A training that differs from that of the loss in one respect.
 
     Args:
         name: The cause that it is about.
@@ -86,7 +86,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a loss owes its gain over the standard loss to.
+    """The causes of a loss's gain over the standard loss.
 
     Args:
         loss: The loss, trained as it was compared.
@@ -196,7 +196,7 @@ class Explanation:
         return make_recommendation(control.entrant, ORIGINS[control.kind], reason, row.also.get(THRESHOLD))
 
     def describe(self) -> Iterator[str]:
-        """Say in sentences what the gain is owed to, and what does the same."""
+        """Describe the causes of the gain in sentences, and what has the same effect."""
         loss, standard, gain = self.loss.entrant.label, self.standard.entrant.label, self.gain
         if gain is None:
             reasons = "; ".join(dict.fromkeys([*self.loss.reasons, *self.standard.reasons]))

@@ -30,7 +30,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The best loss found beside the best baseline, on the test split and over the same training seeds.
+    """The best loss found and the best baseline, on the test split and over the same training seeds.
 
     Args:
         standing: The answer. Only `Standing.BEATS` makes the loss a winner.
@@ -155,7 +155,7 @@ def correct_by_holm(p_values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def describe_noise(estimate: Estimate) -> str:
-    """Say which noise an estimate knows of.
+    """Describe the sources of noise that an estimate includes.
 
     >>> describe_noise(Estimate(0.1, 0.05, 5, 0.02, 113, 63))
     '5 training seeds and 113 examples'

@@ -1,4 +1,4 @@
-"""The expert's ladder: what somebody who knows the field tries with the standard loss before a new one."""
+"""The ladder: what an expert tries with the standard loss before a new one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Ladder:
         }
 
     def describe(self) -> Iterator[str]:
-        """Say what is best, beside the recipe as it was given."""
+        """Describe the best rung and compare it with the given recipe."""
         best, given = self.best, self.given
         if best is None:
             yield (
@@ -145,7 +145,7 @@ class Ladder:
             )
             return
         if given is None or self._is_given(best.entrant):
-            yield f"Nothing that was tried does better with the standard loss than the recipe as it is: {best.write_score()}."
+            yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
         else:
             score = given.write_score() if given.mean is not None else "no score"
             yield (

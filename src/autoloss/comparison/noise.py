@@ -84,7 +84,7 @@ class Estimate:
 
     @property
     def resolution(self) -> float | None:
-        """The value below which nothing can be told on these examples, however many the seeds; None where it is not known."""
+        """The smallest difference that these examples can show, with any number of seeds; None if it is not known."""
         return (
             None if self.examples_error is None else find_quantile(LEVEL, self.examples_freedom) * self.examples_error
         )

@@ -13,7 +13,7 @@ from autoloss.store.store import Store
 
 
 class Record:
-    """Trainings beside a search, recorded in a run's store or, without one, in memory.
+    """Trainings outside a search, recorded in a run's store or, without one, in memory.
 
     Args:
         expected: Trainings at the end, those that are recorded already included.

@@ -19,7 +19,7 @@ LARGE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What the examples of a split can tell.
+    """The precision of comparisons on a split.
 
     Args:
         difference: The difference between two losses below which nothing can be told, with any number of training seeds.
@@ -38,13 +38,13 @@ class Resolution:
             gain: What the standard loss gains over the untrained network; None where it is not known.
 
         >>> Resolution(0.031, 113).describe()
-        'The valid split has 113 examples: differences between losses below about 0.0310 cannot be told on it.'
+        'The valid split has 113 examples: differences between losses below about 0.0310 cannot be detected on it.'
         """
         if self.difference == 0:
             return f"The valid split has {self.examples:,} examples, and the best trainings score alike on them."
         text = (
             f"The valid split has {self.examples:,} examples: differences between losses below about {figure(self.difference)} "
-            "cannot be told on it"
+            "cannot be detected on it"
         )
         if gain is None or self.difference <= LARGE * max(0.0, gain):
             return f"{text}."
@@ -55,7 +55,7 @@ class Resolution:
 
 
 def measure_resolution(outcomes: Iterable[Outcome]) -> Resolution | None:
-    """Return what a split can tell, from whole trainings that were measured on resamples of it.
+    """Return the precision of comparisons on a split, from whole trainings that were measured on resamples of it.
 
     Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
 

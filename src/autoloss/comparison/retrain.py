@@ -228,9 +228,7 @@ def _refuse_another(directory: Path, there: Mapping[str, Any], here: Mapping[str
     differing = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
     if differing:
         listed = "; ".join(f"{name} is {one.get(name)!r} there and {other.get(name)!r} here" for name in differing)
-        raise RequestError(
-            f"{directory} holds another retraining: {listed}. Ask for the same, or give another directory."
-        )
+        raise RequestError(f"{directory} holds another retraining: {listed}. Use the same, or another directory.")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

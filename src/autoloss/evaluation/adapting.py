@@ -13,7 +13,7 @@ from autoloss.rejection.screen import bound_gains
 from autoloss.training.training import Training
 
 LEAST_STEPS = 32
-"""Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
+"""Optimizer steps of the shortest training that losses are compared by; docs/results.md ranks losses after them."""
 NEAR, SHARE_OF_STANDARD = 0.5, 0.9
 """η is lowered where the standard loss has at least this share of it, to this share of the standard loss's g."""
 LARGEST_SHARE = 0.5
@@ -114,9 +114,7 @@ def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
         say(f"{reason} Every candidate is trained whole.")
         # Where nothing is learned in short trainings, a whole one tells whether anything is.
         if evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
-            say(
-                f"{obstacle} A search finds little there. Try other rates and step rules (`autoloss tune`) or a longer schedule."
-            )
+            say(f"{obstacle} First try other rates and step rules (`autoloss tune`) or a longer schedule.")
     return evaluator.changed(evaluator.configuration.changed(changes))
 
 

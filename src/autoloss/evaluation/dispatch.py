@@ -41,7 +41,7 @@ class Dispatcher:
         return ticket
 
     def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
-        """Return the jobs that ended: at least one, unless the time ran out or nothing is queued or running.
+        """Return the finished jobs: at least one, unless the time is over or no job is queued or running.
 
         Raises:
             RunError: No worker can start, or a rejection test failed. What ended beside it is returned before.
@@ -82,7 +82,7 @@ def _describe_failed_test(reason: str, trace: str) -> RunError:
         return RunError(f"Testing losses failed: {reason}\n{trace}".rstrip())
     # The samples of a run that began with them no longer serve.
     return RunError(
-        f"Losses cannot be tested. {request} If the task has changed since the run began, restore it, or begin another run."
+        f"Losses cannot be tested. {request} If the task has changed since, restore it, or start a new run."
     )
 
 

@@ -208,7 +208,7 @@ class Evaluator:
         return make_training(self.configuration, fidelity)
 
     def diagnose(self) -> list[str]:
-        """Say in sentences what looks wrong with the task's network or data."""
+        """Return warnings about the task's network or data, in sentences."""
         with isolate():
             doubts = [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
             return [*filter(None, [self.task.obstacle]), *doubts]
@@ -283,7 +283,7 @@ def isolate() -> Iterator[None]:
             yield
         except SystemExit as error:
             raise RunError(
-                f"The task's own code ends the process: {describe_user_error(error)}. Raise an exception instead."
+                f"The task's code ends the process: {describe_user_error(error)}. Raise an error."
             ) from error
 
 

@@ -37,9 +37,7 @@ class Machines:
 
     def __post_init__(self) -> None:
         if self.workers < 0:
-            raise RequestError(
-                f"workers is {self.workers}; it needs to be 0 (this process) or the number of processes."
-            )
+            raise RequestError(f"workers is {self.workers}; expected 0 (this process) or a number of processes.")
         for name, value in {"ray": self.ray, "inject": self.inject}.items():
             if value is not None and self.workers == 0:
                 raise RequestError(f"workers is 0; {name} needs at least one worker process.")

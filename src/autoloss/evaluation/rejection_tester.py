@@ -82,7 +82,7 @@ class RejectionTester:
         self._learnt = max(self._learnt, before + len(verdicts))
 
     def passes(self, attempt: Attempt) -> bool:
-        """Say whether a tested attempt passes, by the driver's verdict where that is known."""
+        """Return True if a tested attempt passes; the driver's verdict has priority."""
         return bool(attempt.key) and self._known.get(attempt.key, attempt.simulated and attempt.reason is None)
 
     def test(self, first: int, trees: Sequence[Expression]) -> list[Attempt]:

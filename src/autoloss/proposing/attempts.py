@@ -1,4 +1,4 @@
-"""Section 3.2, "repeated until it passes": the tree of attempt j at a branch is drawn under a generator of its own."""
+"""Section 3.2, "repeated until it passes": the tree of attempt j at a branch is drawn with its own generator."""
 
 from __future__ import annotations
 

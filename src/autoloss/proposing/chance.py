@@ -1,4 +1,4 @@
-"""Every draw of a search has a generator of its own, derived from what it decides.
+"""Random generators: each draw of a search has its own, derived from what the draw decides.
 
 So no draw depends on how many were made before it, or by which worker: the history of a run is a function of its
 configuration and seed alone.

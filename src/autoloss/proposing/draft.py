@@ -63,7 +63,7 @@ class Draft:
         return [branch for branch in self.plan.drawn if self.is_open(branch)]
 
     def is_open(self, branch: str) -> bool:
-        """Say whether a branch still lacks attempts that pass."""
+        """Return True if a branch needs more attempts that pass."""
         return len(self.passed[branch]) < self.plan.pool
 
     def decide(self, branch: str, attempt: Attempt) -> None:
@@ -177,7 +177,7 @@ class Draft:
         return reason, attempt
 
     def _is_known_to_diverge(self, branch: str, attempt: Attempt) -> bool:
-        """Say whether an attempt completes a loss that diverged in an earlier training."""
+        """Return True if an attempt completes a loss that diverged in an earlier training."""
         if self.open != [branch]:
             return False
         others = {other: passed[0] for other, passed in self.passed.items() if passed}
@@ -204,6 +204,6 @@ def _describe_exhaustion(branch: str, counts: Mapping[str, int]) -> str:
     reasons = ", ".join(f"{counts[reason.name]} {reason.value}" for reason in Reason if counts.get(reason.name))
     return (
         f"Of {counts['sampled']} losses drawn for the branch {branch!r} none passed the rejection protocol "
-        f"({counts.get('simulated', 0)} simulated): {reasons}. Look at what `autoloss check` says of the task, lower "
+        f"({counts.get('simulated', 0)} simulated): {reasons}. Run `autoloss check`, lower "
         "rejection.threshold, choose rejection.unit=relative, or raise rejection.learning_rate."
     )

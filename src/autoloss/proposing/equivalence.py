@@ -40,7 +40,7 @@ class VerdictCache:
         self._order = bytearray()
 
     def __getitem__(self, key: bytes) -> bool:
-        """Say whether the losses with this key passed.
+        """Return True if the losses with this key passed.
 
         Raises:
             KeyError: None was tested.
@@ -48,7 +48,7 @@ class VerdictCache:
         return self._passed[key]
 
     def get(self, key: bytes, default: bool) -> bool:
-        """Say whether the losses with this key passed; `default` where none was tested."""
+        """Return True if the losses with this key passed; `default` if none was tested."""
         return self._passed.get(key, default)
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class SignatureIndex:
         return None if self._find_state(candidate, signature) is State.FAILED else self._first.get(signature)
 
     def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
-        """Say whether a candidate may know that the training of a loss with this signature diverges."""
+        """Return True if a candidate may know that the training of a loss with this signature diverges."""
         return self._find_state(candidate, signature) is State.DIVERGED
 
     def _find_state(self, candidate: int, signature: str) -> State | None:

@@ -99,7 +99,7 @@ class History:
 
     @property
     def can_begin(self) -> bool:
-        """Say whether the next candidate belongs to the run for sure and all that it depends on is known."""
+        """Return True if the next candidate certainly belongs to the run and everything that it depends on is known."""
         k = len(self.candidates)
         if not (self._ledger.covers(k) and self.plannable(k)) or self.end is not None:
             return False
@@ -123,7 +123,7 @@ class History:
         return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
 
     def plannable(self, k: int) -> bool:
-        """Say whether all that the plan of candidate k depends on is known."""
+        """Return True if everything that the plan of candidate k depends on is known."""
         return not self._proposer.needs_outcomes(k) or self._ledger.covers(k)
 
     def plan(self, k: int) -> Plan:

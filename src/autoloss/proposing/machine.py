@@ -40,7 +40,7 @@ class BranchProgress:
     running: int = 0
 
     def is_enough(self, passes: int, verdicts: VerdictCache) -> bool:
-        """Say whether so many attempts pass, as far as their verdicts are known, with no gap before the last of them."""
+        """Return True if this many attempts pass, with a known verdict for every attempt before the last of them."""
         passing = [number for number, attempt in self.tested.items() if _passes(attempt, verdicts)]
         if len(passing) < passes:
             return False
@@ -108,7 +108,7 @@ class Machine:
         return not draft.open
 
     def _next_batch(self, eager: bool) -> RejectionBatch | None:
-        """Return the attempts that an idle worker should test, or None when nothing is worth testing yet.
+        """Return the attempts that an idle worker should test, or None if there is none yet.
 
         Args:
             eager: Also go further on branches that are being tested already.

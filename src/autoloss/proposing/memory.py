@@ -106,7 +106,7 @@ def write_prior(forests: Sequence[Forest], path: Path) -> str:
     np.savez_compressed(data, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **content)
     if len(data.getvalue()) > MOST_BYTES:
         raise RequestError(
-            f"The prior would have {len(data.getvalue())} bytes; {MOST_BYTES} are allowed. Learn from fewer runs."
+            f"The prior would have {len(data.getvalue())} bytes; at most {MOST_BYTES} are allowed. Learn from fewer runs."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.getvalue())
@@ -181,7 +181,7 @@ class Memory:
         self._predicted: dict[tuple[str, str], Values] = {}
 
     def describe_unknown(self) -> list[str]:
-        """Say which branches are searched without the prior: it has learnt nothing of their kind."""
+        """Describe the branches that are searched without the prior because it has no data for their kind."""
         unknown = [name for name in self._leaves if name not in self._forests]
         if not unknown:
             return []
@@ -191,7 +191,7 @@ class Memory:
         ]
 
     def knows(self, branch: str) -> bool:
-        """Say whether losses of a branch can be ordered."""
+        """Return True if the losses of a branch can be ordered."""
         return branch in self._forests
 
     def predict(self, branch: str, formulas: Sequence[str]) -> Values:
@@ -228,7 +228,7 @@ def recall(
     if settings.prior_digest not in ("", digest):
         raise RequestError(
             f"The run was started with the prior {settings.prior} of the digest {settings.prior_digest}; it has the digest "
-            f"{digest} now. Put the file back, or open the run with the release that started it; nothing is lost.",
+            f"{digest} now. Restore the file, or open the run with the release that started it.",
             argument="prior",
         )
     return Memory(forests, branches, operators) if forests else None

@@ -34,7 +34,7 @@ def insert(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
 
 
 def delete(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
-    """Remove a random operator; one of its children, at random, takes its place. A bare leaf stays as it is.
+    """Remove a random operator; one of its children, at random, takes its place. A single leaf is unchanged.
 
     Source: Section 3.2, "Deletion".
     """

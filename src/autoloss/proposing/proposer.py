@@ -91,7 +91,7 @@ class Proposer(ABC):
     """
 
     def needs_outcomes(self, k: int) -> bool:
-        """Say whether the plan of candidate k depends on outcomes; by default each does. Others are planned at once."""
+        """Return True if the plan of candidate k depends on outcomes, as by default; other candidates are planned immediately."""
         return True
 
     @abstractmethod

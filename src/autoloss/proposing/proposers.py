@@ -65,7 +65,7 @@ def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None)
     """
     if proposer is not None and archive is not None:
         raise RequestError(
-            "An archive is given beside a proposer. Hand the archive to the proposer, or give one of the two.",
+            "Found both an archive and a proposer. Pass the archive to the proposer, or give only one of them.",
             argument="archive",
         )
     if proposer is not None:

@@ -13,7 +13,7 @@ from autoloss.training.training import Replicates, Training
 REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
 """The longest reason, and the longest name of a task, a branch or a metric, that a run keeps."""
 FURTHER_METRICS = 100
-"""The most metrics beside the score that a run keeps."""
+"""Maximum number of further metrics that a run keeps."""
 RESAMPLES = 1000
 """The most resamples of a split whose scores a run keeps."""
 PROMOTED = "promoted"

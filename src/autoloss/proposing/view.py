@@ -1,4 +1,4 @@
-"""The knowledge that a candidate may have of earlier ones: a history is the same whoever trains, and however fast."""
+"""What a candidate may know of earlier ones; it does not depend on the number or the speed of the workers."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ class Ledger:
             self._others_resolved += 1
 
     def is_promoted(self, k: int) -> bool:
-        """Say whether a candidate is trained at a larger share of the schedule than the first."""
+        """Return True if a candidate is trained at a larger share of the schedule than the first."""
         return self.candidates[k].fidelity != self.configuration.search.rungs[0]
 
     def sees(self, k: int, earlier: int) -> bool:
-        """Say whether candidate k may know the outcome of an earlier one."""
+        """Return True if candidate k may know the outcome of an earlier one."""
         return earlier <= k - (self.promoted_lag if self.is_promoted(earlier) else self.lag)
 
     def covers(self, k: int) -> bool:
-        """Say whether all that candidate k may know is there."""
+        """Return True if everything that candidate k may know is available."""
         return self._others_resolved > k - self.lag and self.resolved > k - self.promoted_lag
 
     def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:

@@ -70,7 +70,7 @@ class Gradient:
 
 
 def round_digits(value: float, digits: int) -> str:
-    """Write a number with so many significant digits, zero as `0`."""
+    """Format a number with this many significant digits, zero as `0`."""
     return f"{value:.{digits - 1}e}" if value else "0"
 
 

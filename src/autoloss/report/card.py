@@ -132,7 +132,7 @@ def write_code(entry: Entry) -> str:
 
 
 def draw_entry(entry: Entry, standard: Entry) -> Shape | None:
-    """Draw the value and the gradient of a loss with a formula beside those of the standard loss."""
+    """Plot the value and the gradient of a loss with a formula and those of the standard loss."""
     if not entry.formula:
         return None
     return draw_kind(parse(entry.formula), _KINDS[entry.activation], "", entry.name, standard.name)
@@ -189,7 +189,7 @@ def _bind(entry: Entry, branch: ActivatedBranch) -> BranchLoss:
 
 
 def describe_weights(weights: Mapping[str, float], standard: str) -> Iterator[str]:
-    """Say which states of examples a loss weighs more, and which less, than the standard loss."""
+    """Describe the states of examples that a loss weights more, and less, than the standard loss."""
     names = {state: _PHRASES[state] for state in weights if state in _PHRASES}
     for verb, fits in (("more", lambda one: one >= MANY), ("less", lambda one: one <= LITTLE)):
         listed = [names[state] for state, weight in weights.items() if state in names and fits(weight)]

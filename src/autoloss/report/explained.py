@@ -59,7 +59,7 @@ def _write(row: Row) -> tuple[str, str]:
 
 def causes_table(found: Explanation) -> Table:
     """Return a table of the share of each cause."""
-    return table("What the gain is owed to", ("cause", "share"), list_causes(found), CAUSES, {"cause"})
+    return table("Causes of the gain", ("cause", "share"), list_causes(found), CAUSES, {"cause"})
 
 
 def controls_table(found: Explanation) -> Table:

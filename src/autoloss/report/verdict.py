@@ -180,7 +180,7 @@ def _describe_difference(judgement: Judgement) -> str:
 
 
 def _describe_hypotheses(baselines: int, seeds: int) -> list[str]:
-    """Say so where so few seeds can hardly tell a loss from so many baselines."""
+    """Warn if there are too few seeds for a significant lead over this many baselines."""
     errors = find_quantile(1 - SIGNIFICANT / (2 * baselines), seeds - 1)
     if errors < MANY_ERRORS:
         return []
@@ -192,11 +192,11 @@ def _describe_hypotheses(baselines: int, seeds: int) -> list[str]:
 
 
 def _describe_resolution(paired: Estimate) -> str:
-    """Say how large a difference the split could have shown."""
+    """Describe the smallest difference that the split can show."""
     if paired.resolution is None:
-        return f"The examples of the {TEST} split are taken for the truth: the metric was not measured on resamples of them."
+        return f"The intervals ignore the sampling error of the {TEST} split: the metric was not measured on resamples of it."
     return (
-        f"Differences below {figure(paired.resolution)} cannot be told on these {paired.examples:,} examples, however many "
+        f"Differences below {figure(paired.resolution)} cannot be detected on these {paired.examples:,} examples, however many "
         "training seeds there are."
     )
 
@@ -226,7 +226,7 @@ def _describe_best(search: Search, best: FoundLoss) -> list[str]:
 
 
 def _is_recommended(search: Search, entrant: Entrant) -> bool:
-    """Return True if nothing else is recommended: the best on the test split alone may owe that to chance."""
+    """Return True if nothing else is recommended; the best loss on the test split alone may be best by chance."""
     advice = search.recommendation
     mine = (entrant.loss, entrant.learning_rate, entrant.step_rule)
     return advice is None or mine == (advice.loss, advice.learning_rate, advice.recipe.get("step_rule", "recipe"))

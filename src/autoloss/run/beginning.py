@@ -131,19 +131,18 @@ def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReferenc
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
                 f"The best constant prediction scores {floor.constant:.4f} on the valid split, {ladder.standard} {highest:.4f}: "
-                "it learns something else than the metric asks for. Use nothing below the score of that constant."
+                "its training does not improve the metric. A useful loss must score above that constant."
             )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
         f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
-        f"{floor.describe()}. {_advise(evaluator.task, reference)} To search all the same: --set "
-        "ladder.share=0"
+        f"{floor.describe()}. {_advise(evaluator.task, reference)} To search anyway: --set ladder.share=0"
     )
 
 
 def _advise(task: Task, reference: TaskReference) -> str:
-    """Say which option makes trainings longer, as it must be typed."""
+    """Return the option that makes trainings longer, as typed."""
     name, epochs = reference.name or "", task.recipe("proxy").get("epochs")
     options = {} if not name or ".py:" in name else inspect.signature(find_factory(name)).parameters
     if "steps" in options:
@@ -155,14 +154,14 @@ def _advise(task: Task, reference: TaskReference) -> str:
     typed = f" {' '.join(reference.to_arguments())}" if name else "(task)"
     tune, check = (f"autoloss{' ' if name else '.'}{verb}{typed}" for verb in ("tune", "check"))
     return (
-        f"More ways to train it: {tune}. Longer trainings: {longer}. Doubts about inputs, targets and network: {check}."
+        f"To try other ways to train: {tune}. To train longer: {longer}. To check inputs, targets and network: {check}."
     )
 
 
 def _climb_ladder(
     evaluator: Evaluator, settings: RunSettings, machines: Machines, store: Store, say: Say
 ) -> tuple[Ladder | None, Resolution | None]:
-    """Race what an expert would try with the standard loss; what was trained before an interruption is not trained again."""
+    """Tune the standard loss; trainings from before an interruption are reused."""
     configuration = evaluator.configuration
     budget = configuration.ladder.share * configuration.evaluations
     if budget < LEAST_BUDGET or not evaluator.has_standard:
@@ -174,7 +173,7 @@ def _climb_ladder(
         "(ladder.share; 0 leaves it out)."
     )
     if len(task.step_rules) == 1:
-        say("The optimizer of the task takes no other step, such as clipped gradients: it stays as it is.")
+        say("The task's optimizer supports no other step rule, such as clipped gradients; it is used as given.")
     with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)

@@ -166,8 +166,8 @@ class TaskCheck:
         yield from (f"    {text}" for text in self.ladder.describe())
         if self.ladder.highest is not None and self._learns_little(self.ladder.highest):
             yield (
-                f"    The network learns next to nothing in any of these: {self.floor.describe()}. A search could hardly tell "
-                "losses apart. First try more steps in the recipe, and look at inputs and targets."
+                f"    The network hardly learns in any of these: {self.floor.describe()}. A search could not tell "
+                "losses apart. First train longer, and check inputs and targets."
             )
 
     def _learns_little(self, best: float | None) -> bool:
@@ -314,7 +314,7 @@ def _measure_seconds(function: Callable[[], object]) -> float:
 
 
 class _CutOff(BaseException):
-    """Ends a training that takes too long for a check; no Exception, since no fault."""
+    """Ends a training that takes too long for a check; not an Exception, because it is not an error."""
 
 
 def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:

@@ -68,7 +68,7 @@ def explain(
     'none of these'
     """
     if seeds < 2:
-        raise RequestError(f"One seed tells no cause; found seeds={seeds}. Give at least 2.", argument="seeds")
+        raise RequestError(f"seeds is {seeds}; expected at least 2 to find a cause.", argument="seeds")
     path = Path(directory)
     Store(path).close()
     with closing(Ownership(path)), Store(path, write=True) as store:

@@ -55,7 +55,7 @@ def export(
         raise unknown("format with the suffix", file.suffix, SUFFIXES)
     to = choose_format(SUFFIXES[file.suffix], library)
     if file.exists():
-        raise RequestError(f"{file} exists already, and nothing is overwritten. Name another file.", argument="path")
+        raise RequestError(f"{file} exists already. Name another file.", argument="path")
     if isinstance(loss, FoundLoss):
         forms, found = loss.forms, loss.loss
     else:

@@ -19,9 +19,7 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         others = _list_others(path)
     except OSError as error:
-        raise RequestError(
-            f"{path} cannot be made: {error.strerror}. Give another directory.", argument="directory"
-        ) from None
+        raise RequestError(f"{path} cannot be made: {error.strerror}. Use another.", argument="directory") from None
     if others and not stores.exists(path):
         raise RequestError(
             f"{path} holds other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}), and a run has a folder of its "

@@ -99,7 +99,7 @@ def _make_identifiers(
 
 
 _restore_identifiers = functools.lru_cache(maxsize=1)(_make_identifiers)
-"""The same for a page that looks at one run again and again."""
+"""The same for a page that reads one run repeatedly."""
 
 
 def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[str, Identity] | None:

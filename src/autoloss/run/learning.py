@@ -1,4 +1,4 @@
-"""`autoloss learn`: what a person's own runs teach about losses, added to a prior."""
+"""`autoloss learn`: adds the results of runs to a prior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoloss.space.parsing import FormulaError, parse
 from autoloss.training.execution import one_thread
 
 LEAST_LOSSES = 20
-"""Losses with a score from which a run teaches anything."""
+"""Minimum number of losses with a score for a run to be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def learn_run(run: Search) -> Forest:
     kind = find_kind(next(iter(forms.values()))) if len(forms) == 1 else None
     if kind is None:
         raise RequestError(
-            f"Nothing can be learnt from {run.directory}: its branches are {', '.join(forms)}. Name runs of a task with one branch "
+            f"{run.directory} cannot be used: its branches are {', '.join(forms)}. Name runs of a task with one branch "
             "whose leaves are y and p of classes, labels or single values.",
             argument="runs",
         )

@@ -18,7 +18,7 @@ from autoloss.training.training import Training
 POLL_SECONDS = 0.5
 """Interval at which the observer is called when nothing ends."""
 FAILED_FIRST, SCORELESS_FIRST = 3, 50
-"""A run ends when so many of its first candidates fail, or have no score: the task is at fault."""
+"""A run ends when this many of its first candidates fail or have no score, because the task itself must be wrong."""
 
 
 class Record(Protocol):
@@ -85,5 +85,5 @@ def _stop_if_nothing_scores(history: History) -> None:
         judged = first if failed else outcomes
         raise RunError(
             f"None of the first {len(judged)} candidates has a score. The last of them {judged[-1].state.value}: "
-            f"{judged[-1].reason}. Look at what `autoloss check` says of the task."
+            f"{judged[-1].reason}. Run `autoloss check` on the task."
         )

@@ -1,4 +1,4 @@
-"""Sentences about a run for who drives it: a small budget, idle workers, failing trainings, little prospects, another task."""
+"""Notes about a run for its user: a small budget, idle workers, failing trainings, no progress, a changed task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RELATIVE, ABSOLUTE = 1e-2, 1e-3
 
 
 def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
-    """Say which losses a search starts from, and for each of the others why it does not."""
+    """Describe the losses that a search starts from, and for each of the others the reason why not."""
     found, passed = [], list[str]()
     for start in starts:
         scores = ", ".join(
@@ -45,11 +45,11 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
         if start.reason is None:
             passed.append(f"{start.label} ({scores})")
         else:
-            found.append(f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random.")
+            found.append(f"Does not start from {start.label}: {start.reason} ({scores}). A random tree replaces it.")
     if len(starts) > 1 and not passed:
         # One sentence for all: each of them would say the same.
         reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)
-        return [f"No known loss passes the rejection protocol ({reasons}). The search starts from random trees alone."]
+        return [f"No known loss passes the rejection protocol ({reasons}). The search starts from random trees only."]
     return [f"Starts from {len(passed)} known loss{'es' * (len(passed) > 1)}: {', '.join(passed)}."] * bool(
         passed
     ) + found
@@ -117,8 +117,8 @@ def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
         return None
     return (
         f"None of {len(scores)} losses is ahead of the standard loss in short trainings so far ({max(scores):.4f} against "
-        f"{standard:.4f}). That is so where the loss is not what limits a task, and for a while in some searches that end well. "
-        "`autoloss check` tells whether another learning rate helps. Ctrl-C ends the search; what was found is saved."
+        f"{standard:.4f}). The loss may not be what limits this task, or the search needs more time. "
+        "`autoloss check` tries other learning rates. Ctrl-C ends the search; its results are saved."
     )
 
 
@@ -133,7 +133,7 @@ def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | N
     reason = keep_text(next(iter(failed[-1].reason.splitlines()), "no reason was given"), 300)
     return (
         f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason} — "
-        f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; what was found is saved."
+        f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; its results are saved."
     )
 
 
@@ -206,8 +206,8 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
 
 def _advise_changed(found: Sequence[str]) -> str:
     return (
-        f"The task is not the one that the run began with: {'; '.join(found)}. Scores from before and after do not compare. "
-        "Restore the task, or begin a new run with another --out; if the data are split at random, give the split a seed."
+        f"The task is not the one that the run began with: {'; '.join(found)}. Earlier and later scores are not comparable. "
+        "Restore the task, or start a new run with another --out; if the data are split at random, fix the seed of the split."
     )
 
 

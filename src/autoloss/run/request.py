@@ -96,9 +96,7 @@ def choose_settings(
         begin = recipes.get_search_settings(task, recipe)
         return Configuration().changed({**begin, **(settings or {}), **given})
     if recipe is not None:
-        raise RequestError(
-            f"A configuration holds all settings, so recipe={recipe!r} adds nothing; leave one of them out."
-        )
+        raise RequestError(f"A configuration has all settings; found recipe={recipe!r} as well. Give only one.")
     return settings.changed(given)
 
 

@@ -124,9 +124,7 @@ def _load_operators(name: str) -> list[Operator]:
     loaded = load_object(name, "operator", (Operator, list, tuple))
     operators = list(loaded) if isinstance(loaded, list | tuple) else [loaded]
     if not operators or not all(isinstance(operator, Operator) for operator in operators):
-        raise RequestError(
-            f"{name} is {name_kind(loaded)}; expected an autoloss.Operator(name, arity, function), or a list of them."
-        )
+        raise RequestError(f"{name} is {name_kind(loaded)}; expected autoloss.Operator objects.")
     return operators
 
 
@@ -158,9 +156,7 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
             "its group in front, such as search.learning_rate; the budget is --evaluations, in Python evaluations=…."
         )
     if not isinstance(loaded, Task):
-        raise RequestError(
-            f"{what} is {name_kind(loaded)}; expected a task, such as autoloss.SupervisedTask(…), or a function that returns one."
-        )
+        raise RequestError(f"{what} is {name_kind(loaded)}; expected a Task or a function that returns one.")
     if isinstance(loaded, SupervisedTask):
         loaded.suggest_name(Path(path).stem if attribute == "task" else attribute)
     return loaded if metric is None else _choose_metric(loaded, str(metric), path)

@@ -92,9 +92,7 @@ def retrain(
     loss = found.choose(individual)
     name, published = asked(found.settings.task, recipe, options or {})
     if task is not None and (given := [*(options or {}), *filter(None, [recipe])]):
-        raise RequestError(
-            f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
-        )
+        raise RequestError(f"A task object takes no options and no recipe; found {', '.join(given)}.")
     check_trust(found.settings, found.directory, trust, task=task is None)
     loaded = load_task(name, task)
     execution = choose_execution(loaded, device, precision, channels_last)

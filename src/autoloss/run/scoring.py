@@ -177,9 +177,7 @@ def compare(
             raise RequestError(f"No loss of the run in {path} has a score yet; nothing can be compared.")
         request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
-            raise RequestError(
-                f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
-            )
+            raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
         evaluator, configuration = prepare(request), request.configuration
         note_changes(evaluator, found.settings, store, found.reader.count, say or (lambda text: None))
         with start_workers(evaluator, Machines(workers=workers)) as pool:

@@ -121,9 +121,7 @@ def _is_own(value: object, module: ModuleType, kinds: tuple[type, ...]) -> bool:
 def _load_module(file: Path) -> ModuleType:
     full = str(file.resolve())
     if not is_text(full):
-        raise RequestError(
-            f"The path {full!a} holds bytes that are no UTF-8, which a run cannot keep. Rename the folder or file."
-        )
+        raise RequestError(f"The path {full!a} is not valid UTF-8. Rename the folder or file.")
     name = f"{PREFIX}{file.stem}_{hashlib.blake2b(full.encode(), digest_size=4).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, full)
     if specification is None or specification.loader is None:

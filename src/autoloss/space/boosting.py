@@ -51,9 +51,7 @@ class LightGBMObjective:
     def __call__(self, scores: Any, dataset: Any) -> Any:
         """Return gradients and Hessians for `lightgbm.train`."""
         if dataset.get_init_score() is not None:
-            raise RequestError(
-                "Leave out init_score and init_model: the objective adds the start, which would count twice."
-            )
+            raise RequestError("Remove init_score and init_model: the objective adds the start itself.")
         return self.sklearn(dataset.get_label(), scores, dataset.get_weight())
 
     def sklearn(self, labels: Any, scores: Any, weight: Any) -> Any:
@@ -162,9 +160,7 @@ class CatBoostObjective:
     def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> Any:
         """Return both derivatives of minus the loss for some rows, (N, 2)."""
         if len(self.objective.start) > 1:
-            raise RequestError(
-                "CatBoost learns one score of each row; for several classes, give eval_metric=objective.metric."
-            )
+            raise RequestError("CatBoost has one score per row; for several classes, set eval_metric=objective.metric.")
         columns = to_columns(approxes) + self.objective.start
         weight = None if weights is None else np.asarray(weights, dtype=float)
         first, second = self.objective.differentiate(columns, np.asarray(targets, dtype=float), weight)

@@ -189,9 +189,7 @@ def differentiate(tree: Expression) -> Callable[[Jet, Jet], Jet]:
                 f"depend on others. An objective for boosting needs the element-wise operators {', '.join(ELEMENTWISE)}."
             )
     if strange := sorted(tree.leaves - {CONSTANT, "y", "p"}):
-        raise RequestError(
-            f"{str(tree)!r} has the leaves {', '.join(strange)}; an objective for boosting knows y and p."
-        )
+        raise RequestError(f"{str(tree)!r} has the leaves {', '.join(strange)}; a boosting objective has y and p.")
 
     def formula(y: Jet, p: Jet) -> Jet:
         leaves = {"y": y, "p": p, CONSTANT: lift(1.0)}

@@ -160,9 +160,7 @@ def choose_link(library: str, activation: str, labels: Any, classes: int | None)
     found = np.asarray(labels, dtype=float)
     several = (found.size > 0 and found.max() > 1) if classes is None else classes > 2
     if several and activation == "sigmoid" and library != "lightgbm":
-        raise RequestError(
-            f"{library} has no model with a sigmoid for each class; use activation='softmax', or the library lightgbm."
-        )
+        raise RequestError(f"{library} has no sigmoid per class; use activation='softmax', or lightgbm.")
     return activation if several else "logistic"
 
 
@@ -179,16 +177,12 @@ def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tu
         )
     kept = labels[weight > 0]
     if kept.min() == kept.max():
-        raise RequestError(
-            f"All labels of positive weight are {kept[0]:g}: there is nothing to learn from a constant target."
-        )
+        raise RequestError(f"All labels of positive weight are {kept[0]:g}; the target is constant.")
     if link == "none":
         return labels, weight, 1
     if link == "logistic":
         if kept.min() < 0 or kept.max() > 1:
-            raise RequestError(
-                f"The labels go from {kept.min():g} to {kept.max():g}; expected 0 and 1, or shares between them."
-            )
+            raise RequestError(f"The labels go from {kept.min():g} to {kept.max():g}; expected 0 to 1.")
         return labels, weight, 1
     scores = int(labels.max()) + 1 if classes is None else classes
     if (labels != labels.astype(int)).any() or labels.min() < 0 or labels.max() >= scores:
@@ -341,9 +335,7 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
     counts = curve[weight > 0], second[weight > 0]
     usable = np.abs(counts[1]) if objective.hessian == "abs" else counts[1]
     if size == 0:
-        raise RequestError(
-            "The gradient of the loss is 0 for every row at the start score: nothing would be learnt. Use another loss."
-        )
+        raise RequestError("The loss has gradient 0 for every row at the start score. Use another loss.")
     if objective.hessian in ("true", "abs") and not (usable > 1e-9 * counts[0] * np.abs(first).max()).any():
         kind = "0" if (counts[1] == 0).all() else "0 or negative"
         raise RequestError(

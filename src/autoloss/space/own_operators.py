@@ -33,9 +33,7 @@ def build_operator_table(own: Iterable[object] = ()) -> dict[str, Operator]:
     known = dict(OPERATORS)
     for operator in own:
         if not isinstance(operator, Operator):
-            raise RequestError(
-                f"An operator of your own is an autoloss.Operator(name, arity, function); found {name_kind(operator)}."
-            )
+            raise RequestError(f"Expected an autoloss.Operator(name, arity, function); found {name_kind(operator)}.")
         if operator.name in known or operator.name in (*LEAVES, CONSTANT):
             raise RequestError(f"The name {operator.name!r} is taken; give your operator another one.")
         for shape in SHAPES:

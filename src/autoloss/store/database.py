@@ -121,9 +121,7 @@ class Database:
     def _check(self) -> None:
         found = self._read_schema()
         if found == EMPTY:
-            raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
-            )
+            raise RequestError(f"The run in {self.path.parent} was stopped before it began; start it again.")
         if found != SCHEMA:
             raise SchemaError(
                 f"{self.path} was written by schema {found}; this release reads schema {SCHEMA}. "

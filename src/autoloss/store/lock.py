@@ -34,9 +34,7 @@ class Ownership:
         try:
             self._file = path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise RequestError(
-                f"{path} cannot be written: {error.strerror}. Name a folder that you can write to."
-            ) from None
+            raise RequestError(f"{path} cannot be written: {error.strerror}. Use another folder.") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -48,9 +46,7 @@ class Ownership:
             os.write(self._file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except OSError as error:
             self._file.close()
-            raise RunError(
-                f"{path} cannot be written: {error.strerror}. Make room on its disk and try again."
-            ) from None
+            raise RunError(f"{path} cannot be written: {error.strerror}. Free disk space and try again.") from None
 
     def close(self) -> None:
         """Release the run."""

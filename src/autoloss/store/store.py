@@ -102,9 +102,7 @@ class Store:
         """Read the settings of the run."""
         rows = self.texts()
         if not rows:
-            raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
-            )
+            raise RequestError(f"The run in {self.path.parent} was stopped before it began; start it again.")
         return RunSettings.from_rows(rows, self.path)
 
     def has_settings(self) -> bool:

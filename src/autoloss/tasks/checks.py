@@ -202,7 +202,7 @@ def describe_unusable_samples(
         initial, best = worse[0]
         return RequestError(
             f"{found} lower for the target itself than for an untrained network on {len(worse)} ({best:.4g} and {initial:.4g}). "
-            "If lower is better, return its negative. If not, check that it understands the target as a prediction."
+            "If lower is better, return its negative. Otherwise check that it accepts the target as a prediction."
         )
     advice = (
         "Check that higher is better and that the metric is defined on a single image."

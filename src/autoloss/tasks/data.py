@@ -101,9 +101,7 @@ class Data:
             return self.target
         found = [key for key in TARGETS if key in batch]
         if len(found) != 1:
-            raise RequestError(
-                f"An item of the {name} data has {_list_parts(batch)}; which of them is the target? Name it as target=…."
-            )
+            raise RequestError(f"An item of the {name} data has {_list_parts(batch)}; name the target as target=….")
         return found[0]
 
     def call(self, network: nn.Module, inputs: Inputs) -> Sequence[Tensor]:

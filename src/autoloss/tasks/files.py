@@ -194,7 +194,7 @@ def report_decoding(file: Path, expected: str) -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         # Pillow repeats the path.
         found = f"cannot be decoded ({reason.replace(f' {str(file)!r}', '')})"
-        raise FaultyFile(Fault(file, found, expected, "Copy it again from its source, or leave it out.")) from None
+        raise FaultyFile(Fault(file, found, expected, "Copy it again from its source, or remove it.")) from None
 
 
 def read_json(file: Path, expected: str) -> Any:
@@ -253,7 +253,7 @@ class Inspection:
 
 
 def inspect_images(images: Images, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Inspect the files of a data set, until `limit` faults are found; about so many pixels are decoded."""
+    """Inspect the files of a data set until `limit` faults are found; about this many pixels are decoded."""
     if not len(images):
         raise RequestError(f"{images.name} holds no images; expected at least one.")
     found: dict[int, Fault] = {}

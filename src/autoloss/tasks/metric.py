@@ -110,7 +110,7 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
 
 
 def _describe_form(prediction: Tensor, target: Tensor) -> str:
-    """Say what a metric may not expect: one-hot targets, or probabilities of each class."""
+    """Describe inputs that a metric may not expect: one-hot targets, or probabilities of each class."""
     if prediction.ndim < 2 or prediction.shape[1] < 2:
         return ""
     if target.shape == prediction.shape and bool(((target == 0) | (target == 1)).all() & (target.sum(1) == 1).all()):

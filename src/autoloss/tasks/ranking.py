@@ -219,9 +219,7 @@ def check_relevance(relevance: np.ndarray, queries: Rows, column: str) -> None:
     np.minimum.at(least, members, relevance)
     useful = int((most > least).sum())
     if len(names) == 1 and not useful:
-        raise RequestError(
-            f"All values in column {column!r} are {relevance[0]:g}, so that no two rows can be compared."
-        )
+        raise RequestError(f"All values in column {column!r} are {relevance[0]:g}, so no two rows can be compared.")
     if len(names) > 1 and useful < LEAST_QUERIES:
         single = int((np.bincount(members) == 1).sum())
         raise RequestError(

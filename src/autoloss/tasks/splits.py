@@ -150,7 +150,7 @@ class Split:
             if (rare := values[numbers < parts]).numel() and count:
                 raise RequestError(
                     f"The class {rare[0]} has {int(numbers[numbers < parts][0])} of the {self.name} examples, so it is missing "
-                    f"from a fold; folds is {count}. Lower folds, or leave the class out."
+                    f"from a fold; folds is {count}. Lower folds, or remove the class."
                 )
             # A class with too few examples for all parts is divided as if it were a part of the most frequent one.
             labels = torch.where(torch.isin(labels, rare), values[numbers.argmax()], labels)
@@ -197,7 +197,7 @@ def read_splits(
 
 
 def describe_splits(splits: Mapping[str, Split], ignored: int | None = None) -> str:
-    """Say in a sentence how many examples each split has, what one looks like, and how frequent the classes are."""
+    """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes."""
     train = splits["train"]
     inputs, target = train.first(1)
     shape = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
@@ -216,12 +216,12 @@ def describe_splits(splits: Mapping[str, Split], ignored: int | None = None) -> 
 
 
 def describe_folds(folds: Sequence[Mapping[str, Split]], data: Data) -> list[str]:
-    """Say in a sentence that the training data were split, where nobody asked for it."""
+    """Describe the automatic split of the training data in a sentence."""
     if len(folds) == 1 or data.folds is not None:
         return []
     train, valid = (len(folds[0][part]) for part in ("train", "valid"))
     return [
-        f"No validation data were given: {valid} of the {train + valid} train examples are held out, in {len(folds)} ways (folds; "
+        f"No validation data given: {valid} of the {train + valid} train examples are held out, in {len(folds)} ways (folds; "
         "Data(folds=…) chooses their number)."
     ]
 

@@ -247,7 +247,7 @@ def read_target(table: ColumnsRead, time: str, event: str) -> tuple[NDArray[np.f
         )
     if not (times > times[observed].min()).any():
         raise RequestError(
-            f"No time in column {time!r} is later than that of the first event, {times[observed].min():g}, so that no two rows can "
+            f"No time in column {time!r} is later than that of the first event, {times[observed].min():g}, so no two rows can "
             "be compared. Give the column of the time of the event."
         )
     return times, observed

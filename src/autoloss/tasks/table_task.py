@@ -84,7 +84,7 @@ class ScoreOptions(TableOptions):
     """Options of every task that scores rows."""
 
     pairs: Annotated[int, Field(ge=1, le=LARGEST_LIMIT)] = 2**17
-    """Largest number of pairs of a batch; if there are more, so many are drawn."""
+    """Maximum number of pairs per batch; if there are more, this many are drawn at random."""
     split_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the split into train, valid and test."""
 
@@ -153,9 +153,7 @@ def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> ND
         if number is None:
             raise RequestError(f"Line {line}, column {column!r}: {value!r} is text; this column needs numbers.")
         if number < least:
-            raise RequestError(
-                f"Line {line}, column {column!r}: {number:g} is below {least:g}, the least that it can be."
-            )
+            raise RequestError(f"Line {line}, column {column!r}: {number:g} is below the minimum {least:g}.")
     return np.array(values, dtype=np.float64)
 
 

@@ -166,9 +166,7 @@ class Task(ABC):
         Raises:
             RequestError: The task does not predict images, or does not offer this training.
         """
-        raise RequestError(
-            f"The task {self.name} has no pictures to draw. Choose a task of segmentation, or implement pictures()."
-        )
+        raise RequestError(f"The task {self.name} has no pictures. Use a segmentation task, or implement pictures().")
 
 
 def check_training(task: Task, criterion: Criterion, training: Training, splits: Sequence[str] | None = None) -> None:
@@ -193,7 +191,7 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
         )
     if training.tuned_threshold and not task.tunes_threshold:
         raise RequestError(
-            f"The task {task.name} has no threshold to tune. Leave tuned_threshold out, or declare `tunes_threshold`."
+            f"The task {task.name} cannot tune a threshold. Remove tuned_threshold, or declare `tunes_threshold`."
         )
     if training.step_rule not in task.step_rules:
         raise unknown(f"step rule of the task {task.name}", training.step_rule, task.step_rules)

@@ -21,9 +21,7 @@ _EXPECTED = (
 def load_state_dict(path: str) -> dict[str, Tensor]:
     """Read a state dict, saved by `torch.save` or as safetensors."""
     if not os.path.isfile(path):
-        raise RequestError(
-            f"There is no file of weights at {path!r}; expected none, imagenet or the path of a state dict."
-        )
+        raise RequestError(f"There is no file {path!r}; expected none, imagenet or the path of a state dict.")
     try:
         if path.endswith(".safetensors"):
             from safetensors.torch import load_file
@@ -74,7 +72,7 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
             raise RequestError(
-                f"{weights} does not hold the weights of a {name} ({reason}); give the path of its state dict."
+                f"{weights} does not hold the weights of a {name} ({reason}); give its state dict."
             ) from None
     return body
 

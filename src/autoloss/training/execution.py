@@ -21,7 +21,7 @@ from autoloss.training.structures import map_tensors
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread inside the context: sums on several threads round differently, and scores must not depend on that."""
+    """Use one thread inside the context, because sums on several threads round differently and would change scores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -202,7 +202,7 @@ def _choose_batch_size(examples: int) -> int:
 
 
 def _choose_epochs(batches: int) -> int:
-    """Return the number of epochs of so many batches each."""
+    """Return the number of epochs that have this many batches each."""
     return max(1, math.ceil(LEAST_STEPS / batches), min(USUAL_EPOCHS, USUAL_STEPS // batches))
 
 

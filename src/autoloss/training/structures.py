@@ -16,7 +16,7 @@ Inputs = Any
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """Apply a function to every tensor or array of a structure; anything else stays as it is."""
+    """Apply a function to every tensor or array of a structure; other values are unchanged."""
     if isinstance(inputs, Tensor | np.ndarray):
         return function(torch.as_tensor(inputs))
     if isinstance(inputs, Mapping):

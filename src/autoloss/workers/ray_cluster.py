@@ -69,13 +69,9 @@ def check_address(address: str, *, insecure: bool) -> None:
         "everyone, allow it with ray_insecure."
     )
     if not _has_token():
-        raise RequestError(
-            f"The Ray cluster at {address} is not on the loopback address, and no token is used. {advice}"
-        )
+        raise RequestError(f"The Ray cluster at {address} is not on the loopback address and uses no token. {advice}")
     if answers_without_token(address):
-        raise RequestError(
-            f"The Ray cluster at {address} accepts commands without a token from anyone who reaches it. {advice}"
-        )
+        raise RequestError(f"The Ray cluster at {address} accepts commands without a token. {advice}")
 
 
 def start_ray_workers(
@@ -109,9 +105,7 @@ def start_ray_workers(
             ray = _join_cluster(owned, address)
         share = gpu_share(slots, ray.cluster_resources().get("GPU", 0.0)) if on_gpu else 0.0
         if on_gpu and not share:
-            raise RequestError(
-                f"The task trains on a GPU, and the Ray cluster at {address} has none. Train on the CPU."
-            )
+            raise RequestError(f"The task trains on a GPU, and the Ray cluster at {address} has none. Use the CPU.")
         arguments = ray.put(frame), memory_limit_bytes
         return LeasedWorkers(RayCluster(ray, arguments, share, owned.pop_all()), slots)
 
@@ -186,9 +180,7 @@ class RayCluster(Cluster):
         try:
             yield
         except (self._ray.exceptions.RayError, ConnectionError) as error:
-            raise RunError(
-                f"The Ray cluster was lost: {_first_lines(error)} Everything finished is saved; resume the run."
-            ) from error
+            raise RunError(f"The Ray cluster was lost: {_first_lines(error)} Resume the run.") from error
 
     def _answer(self, call: Any) -> Heartbeat | Lost | Raised:
         errors = self._ray.exceptions

@@ -45,9 +45,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         if len(self.points) % 2 == 0:
-            raise RequestError(
-                f"A curve has {len(self.points)} points; expected control point, node, …, control point: an odd number."
-            )
+            raise RequestError(f"A curve has {len(self.points)} points; expected an odd number.")
         whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
         rising = all(before[axis] <= after[axis] for before, after in pairwise(whole) for axis in (0, 1))
         if not rising or any(start[0] >= end[0] for start, end in pairwise(whole[::2])):
@@ -99,7 +97,7 @@ class AutoSegLoss:
         operations = SURROGATES[self.metric].operations
         if len(self.curves) not in (0, len(operations)):
             raise RequestError(
-                f"{len(self.curves)} curves were given; {self.metric} has {len(operations)}: {', '.join(operations)}."
+                f"Found {len(self.curves)} curves; {self.metric} has {len(operations)}: {', '.join(operations)}."
             )
 
     def __call__(self, regions: Regions) -> Tensor:

@@ -52,9 +52,7 @@ class WeightedByOverlap:
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Compute the loss from the raw prediction, in at least float32."""
         if "overlap" not in context:
-            raise RequestError(
-                "CSE-AutoLoss-A's classification needs the IoU of each predicted box, which only detection has."
-            )
+            raise RequestError("CSE-AutoLoss-A's classification needs the IoU of predicted boxes: use detection.")
         with torch.autocast(prediction.device.type, enabled=False):
             leaves = self.branch.leaves(upcast(prediction), context)
             p, y = (leaves[name] for name in self.branch.pair or ())

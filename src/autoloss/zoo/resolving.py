@@ -106,7 +106,7 @@ def resolve(
             return os.path.basename(text), _read_file(text, branches, operators)
         if text and _NAME.fullmatch(text):
             raise RequestError(
-                f"{unknown('loss', text, ENTRIES)} It is not a file, and not a formula either: {error.problem}"
+                f"{unknown('loss', text, ENTRIES)} It is no file and no formula: {error.problem}"
             ) from None
         raise
 

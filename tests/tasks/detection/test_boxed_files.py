@@ -125,7 +125,7 @@ def test_frozen_weights_come_from_a_file(tmp_path):
     assert backbone.body.layer4[0].conv1.weight.requires_grad
     (tmp_path / "wrong.pt").write_bytes(b"nothing")
     for weights, message in (
-        (tmp_path / "none.pt", "There is no file of weights at"),
+        (tmp_path / "none.pt", "There is no file"),
         (tmp_path / "wrong.pt", "cannot be read"),
     ):
         with pytest.raises(RequestError, match=message):

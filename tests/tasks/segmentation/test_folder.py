@@ -79,7 +79,7 @@ def test_an_unknown_split_folder_or_number_of_classes_is_refused(place: Path, tm
     assert "there is no images and no masks" in refused(tmp_path)
     assert "masks/one.png" in refused(tmp_path)
     assert "does not exist" in refused(tmp_path / "nowhere")
-    assert "1 classes were given" in refused(place, classes=1)
+    assert "classes is 1" in refused(place, classes=1)
 
 
 def test_files_that_belong_to_none_are_listed_by_name(place: Path):

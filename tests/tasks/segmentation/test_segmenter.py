@@ -157,7 +157,7 @@ def test_imagenet_weights_that_cannot_be_had_ask_for_a_path(monkeypatch: pytest.
     [
         ({"name": "resnet5"}, "Did you mean 'resnet50'"),
         ({"output_stride": 32}, "output stride is 32; it can be 8 or 16"),
-        ({"weights": "imagnet"}, "no file of weights at 'imagnet'"),
+        ({"weights": "imagnet"}, "no file 'imagnet'"),
     ],
     ids=str,
 )

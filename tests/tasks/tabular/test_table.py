@@ -109,9 +109,9 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
         (["", "  ", ""], "people.csv is empty"),
         (["age,y"], "people.csv holds no rows: line 1 is its header"),
         (["1,2,3", "4,5,6"], "people.csv, line 1: only numbers; expected a header"),
-        (["x,x,y", "1,2,a"], "line 1, column 'x': the name stands for columns 1 and 2"),
+        (["x,x,y", "1,2,a"], "line 1, column 'x': the same name is used by columns 1 and 2"),
         (["x,,y", "1,2,a"], "line 1: column 2 has no name"),
-        (["y", *"abab"], "no input column beside the target 'y'"),
+        (["y", *"abab"], "no input column besides 'y'"),
         (["x,yy", "1,a"], "There is no column in people.csv named 'y'. Did you mean 'yy'? Known: x, yy."),
         (["x,y", "1,a", '2,"b', "3,c"], "people.csv, line 3: unexpected end of data"),
         (["x,y", *["1,a"] * 9], "Every row in column 'y' of people.csv (lines 2 to 10) is 'a'"),
@@ -120,7 +120,10 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
             "fewer than 3 rows in column 'y' of people.csv (lines 2 to 12): 'b' in line 11 and 12",
         ),
         (["x,y", *(f"{x},{x / 7}" for x in range(40))], "Found 40 different numbers in column 'y'"),
-        (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "60 different texts, such as 'text0'; at most 50"),
+        (
+            ["x,y", *(f"text{x},{x % 2}" for x in range(60))],
+            "60 different texts, such as 'text0'; categories have at most 50",
+        ),
         (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "leave columns out with --set drop=x."),
         (["x;y", *(f"{x},5;{x % 2}" for x in range(60))], "'0,5'; write numbers with a decimal point"),
         (["1,a", *(f"{x},b" for x in range(5))], "Known: 1, a. The first line must hold the names of the columns."),
@@ -156,7 +159,7 @@ def test_a_missing_file_an_unknown_positive_class_and_a_missing_target_are_refus
     assert "cannot be read: No such file" in refused(tmp_path / "none.csv")
     path = file("age,color,y", *ROWS)
     assert "There is no class in column 'y'" in refused(path, positive="c")
-    assert "Give --set target=<one of age, color, y>" in refused(path, target=None)  # pyright: ignore[reportArgumentType]
+    assert "--set target=<one of age, color, y>" in refused(path, target=None)  # pyright: ignore[reportArgumentType]
 
 
 def table_of(counts: list[int]) -> Table:
@@ -224,7 +227,7 @@ def test_the_check_of_a_header_does_not_compare_all_names_with_all(file):
     faults = Faults(Path("wide.csv"))
     assert _read_header(Path("wide.csv"), (1, [*names]), faults) == tuple(names)
     assert CountedName.compared < 10 * len(names)
-    with pytest.raises(RequestError, match="stands for columns 1 and 3"):
+    with pytest.raises(RequestError, match="is used by columns 1 and 3"):
         read_csv(file("a,b,a,c\n1,2,3,4\n5,6,7,8\n"), "c", "regression")
 
 

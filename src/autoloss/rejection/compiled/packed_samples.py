@@ -172,7 +172,7 @@ def _make_layout(branch: Branch, raw: Tensor) -> Layout:
 
 
 def _flatten_depth(tensor: Tensor) -> Tensor:
-    """View volumes (N, C, D, H, W) as N·D planes; anything else stays as it is."""
+    """View volumes (N, C, D, H, W) as N·D planes; other values are unchanged."""
     return tensor.transpose(1, 2).flatten(0, 1) if tensor.ndim == 5 else tensor
 
 

@@ -1,1 +1,1 @@
-"""The report: one HTML page of a run, as a file that works offline or served while the run goes on."""
+"""The report: one HTML page of a run, as a file that works offline or served during the run."""

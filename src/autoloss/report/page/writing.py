@@ -60,9 +60,7 @@ def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tu
         The file, and descriptions of the damaged parts of the runs.
     """
     if len({directory.resolve() for directory in directories}) < len(directories):
-        raise RequestError(
-            f"A comparison needs different runs; found {', '.join(map(str, directories))}. Give each once."
-        )
+        raise RequestError(f"Found {', '.join(map(str, directories))}; a comparison needs different runs.")
     path = Path(COMPARISON_FILE) if out is None else out
     _refuse_other(path)
     readers = [Reader(directory) for directory in directories]

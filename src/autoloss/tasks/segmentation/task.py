@@ -97,9 +97,7 @@ def split_voc(options: VocOptions) -> ImageSplits:
     )
     test = voc.load_voc(place, "val")
     if options.split in ("val", "trainval"):
-        raise RequestError(
-            f"The split {options.split!r} includes val, which is kept for final figures. Train on train or train_aug."
-        )
+        raise RequestError(f"The split {options.split!r} includes val, the test split. Use train or train_aug.")
     images = voc.load_voc(place, options.split or (voc.AUGMENTED if _has_sbd(place, test) else "train"))
     return _hold_out(images, test, options)
 
@@ -222,9 +220,7 @@ def build_task(
         device=options.find_device(),
     )
     images = sum(map(len, (splits.train, splits.valid, splits.test)))
-    task.describe_data(
-        f"Read {images} images with masks of {classes} classes, 0 to {classes - 1}; {IGNORED} is ignored."
-    )
+    task.describe_data(f"Read {images} images with {classes} classes, 0 to {classes - 1}; {IGNORED} is ignored.")
     task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
     return task
 

@@ -1,4 +1,4 @@
-"""What somebody with a table would use instead of a network: scikit-learn's gradient boosting, with its defaults."""
+"""The usual alternative to a network on a table: scikit-learn's gradient boosting with its defaults."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def describe_boosting(
         raw = HistGradientBoostingRegressor(random_state=0).fit(inputs, target).predict(held_out.numpy())
         raw = raw.astype(np.float32)[:, None]
     return (
-        f"For reference, what somebody with a table would use instead: scikit-learn's gradient boosting with its defaults has "
+        f"For reference, scikit-learn's gradient boosting with its defaults, the usual alternative on a table, has "
         f"{figure(measure(torch.from_numpy(raw), truth))} on the {split} split."
     )

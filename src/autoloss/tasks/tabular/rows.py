@@ -46,7 +46,7 @@ class Table:
     used: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self, data: str, target: str | None) -> str:
-        """Say what was read, in a sentence: rows, classes with their shares, and how each column is used.
+        """Describe the table in a sentence: rows, classes with their shares, and the use of each column.
 
         >>> Table(np.zeros((4, 1)), np.array([0, 0, 0, 1]), ("x",), ("no", "yes")).describe("a.csv", "left")
         'Read a.csv: 4 rows. Target left: no 75 %, yes 25 % (positive class). Inputs: x (number).'
@@ -61,7 +61,7 @@ class Table:
 
 
 def describe_columns(data: str, rows: int, target: str, used: Mapping[str, str] | Iterable[str]) -> str:
-    """Say in a sentence what was read of a table.
+    """Describe a table in a sentence.
 
     Args:
         target: What is predicted.
@@ -89,14 +89,10 @@ def build_table(
     """
     counts = Counter(labels)
     if len(counts) < 2:
-        raise RequestError(
-            f"Every row in {place} is {_to_name(labels[0])!r}; a target needs at least two different values."
-        )
+        raise RequestError(f"Every row in {place} is {_to_name(labels[0])!r}; expected at least two values.")
     if kind == "regression":
         if positive is not None:
-            raise RequestError(
-                f"The option positive is {positive!r}, but {place} holds values, not classes; leave it out."
-            )
+            raise RequestError(f"The option positive is {positive!r}, but {place} holds values. Remove it.")
         _check_values(counts, place)
         return Table(inputs, np.array(labels, dtype=np.float64), tuple(columns))
     _check_classes(counts, labels, place, lines)
@@ -184,7 +180,7 @@ def _check_values(counts: Counter[str | float], place: str) -> None:
     shown = ", ".join(_to_name(label) for label in list(counts)[:3])
     if any(isinstance(label, str) for label in counts):
         raise RequestError(
-            f"Found text ({shown}) in {place}; a regression needs numbers. Use {_list_metrics('classification')}."
+            f"{place} has text ({shown}); a regression needs numbers. Use {_list_metrics('classification')}."
         )
     if len(counts) == 2:
         raise RequestError(

@@ -79,8 +79,6 @@ NUMERIC_SHARE = 0.9
 """Share of numbers from which a column is one of numbers, and likewise of dates; any other value in it is then a fault."""
 DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
-COLUMNS_NAMED = 3
-"""Maximum number of columns that a message proposes to leave out by name."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 
@@ -93,25 +91,22 @@ class Faults:
     """Collects the faults of a file, so that all are reported at once."""
 
     path: Path
-    found: list[tuple[int, str]] = field(default_factory=list)
-    columns: dict[str, None] = field(default_factory=dict[str, None])
-    """The columns with a fault."""
+    found: list[tuple[int, str | None, str]] = field(default_factory=list)
     missing: Counter[str] = field(default_factory=Counter[str])
     """Column → its missing values."""
 
     def add(self, line: int, column: str | None, what: str) -> None:
         """Add the fault of a line, or of its value in a column."""
         place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
-        self.found.append((line, f"{place}: {what}"))
-        if column is not None:
-            self.columns[column] = None
+        self.found.append((line, column, f"{place}: {what}"))
 
     def check(self) -> None:
         """Raise a RequestError that lists the faults, if there are any."""
         if not self.found:
             return
-        listed = [text for _, text in sorted(self.found, key=lambda fault: fault[0])]
-        drop = "--set drop=" + (",".join(self.columns) if 0 < len(self.columns) <= COLUMNS_NAMED else "<names>")
+        listed = [text for *_, text in sorted(self.found, key=lambda fault: fault[0])]
+        columns = dict.fromkeys(column for _, column, _ in self.found if column is not None)
+        drop = "--set drop=" + (",".join(columns) if 0 < len(columns) <= 3 else "<names>")
         advice = f"Correct the file, or leave columns out with {drop}."
         if self.missing:
             counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
@@ -146,9 +141,7 @@ def read_csv(
     values are refused. The positive class is the last in order when None.
     """
     if target is None:
-        raise RequestError(
-            f"Which column of {path.name} is to be predicted? Give --set target=<one of {join_names(read_header(path))}>."
-        )
+        raise RequestError(f"Give the column to predict: --set target=<one of {join_names(read_header(path))}>.")
     found = read_columns(path, [target], drop=drop, missing=missing)
     place = f"column {target!r} of {path.name} (lines {found.lines[0]} to {found.lines[-1]})"
     table = build_table(
@@ -191,9 +184,7 @@ def read_columns(
             raise error
     names = [name for name in cells.header if name not in left_out]
     if not names:
-        raise RequestError(
-            f"{path.name} has no input column beside the target {' and '.join(map(repr, targets))}; add at least one."
-        )
+        raise RequestError(f"{path.name} has no input column besides {' and '.join(map(repr, targets))}.")
     if missing != "refuse":
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
@@ -268,7 +259,7 @@ def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tupl
         if not name:
             faults.add(line, None, f"column {index + 1} has no name")
         elif first.setdefault(name, index) != index:
-            faults.add(line, name, f"the name stands for columns {first[name] + 1} and {index + 1}")
+            faults.add(line, name, f"the same name is used by columns {first[name] + 1} and {index + 1}")
     return tuple(names)
 
 
@@ -353,19 +344,14 @@ def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dic
 def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], faults: Faults) -> dict[str, list[float]]:
     texts = sorted(set(present))
     if len(texts) > DISTINCT_TEXTS:
-        faults.add(1, name, _describe_texts(texts))
+        decimal = sum(parse_number(text.replace(",", ".")) is not None for text in texts) >= NUMERIC_SHARE * len(texts)
+        advice = "write numbers with a decimal point" if decimal else f"categories have at most {DISTINCT_TEXTS}"
+        faults.add(1, name, f"{len(texts)} different texts, such as {quote(texts[0])}; {advice}")
         return {}
     known = iter(present)
     values = [None if gone else next(known) for gone in absent] if absent else list(present)
     columns = {f"{name}={text}": [float(value == text) for value in values] for text in texts}
     return columns | ({f"{name}: missing": [float(gone) for gone in absent]} if any(absent) else {})
-
-
-def _describe_texts(texts: Sequence[str]) -> str:
-    found = f"{len(texts)} different texts, such as {quote(texts[0])}; "
-    if sum(parse_number(text.replace(",", ".")) is not None for text in texts) >= NUMERIC_SHARE * len(texts):
-        return found + "write numbers with a decimal point"
-    return found + f"at most {DISTINCT_TEXTS} can be told apart as categories"
 
 
 def parse_number(text: str) -> float | None:

@@ -118,9 +118,7 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
     """Read a bundled data set or a CSV file."""
     if data in BUNDLED:
         if target is not None or options.drop:
-            raise RequestError(
-                f"The bundled data set {data!r} has its own target and columns; leave out the options target and drop."
-            )
+            raise RequestError(f"The bundled data set {data!r} has a fixed target and inputs. Remove target and drop.")
         # Imported here: it takes a second, and a CSV file does not need it.
         bunch = getattr(import_module("sklearn.datasets"), BUNDLED[data].load)()
         names = bunch.get("target_names")

@@ -97,9 +97,7 @@ class GroundTruth:
         ):
             if len(getattr(self, name)) != count:
                 if len(getattr(self, name)):
-                    raise RequestError(
-                        f"{count} boxes have {len(getattr(self, name))} values of {name}; give one each."
-                    )
+                    raise RequestError(f"{count} boxes have {len(getattr(self, name))} values of {name}.")
                 object.__setattr__(self, name, default)
 
 
@@ -166,9 +164,7 @@ def _measure_overlaps(
         return pairwise_iou(boxes, truth.boxes[first].astype(np.float64), crowd), box_areas(boxes)
     for masks, rows, kind in ((detections.masks, order, "detections"), (truth.masks, first, "objects")):
         if len(masks) < len(rows):
-            raise RequestError(
-                f"{len(rows)} {kind} have {len(masks)} masks; the precision of masks needs one for each."
-            )
+            raise RequestError(f"{len(rows)} {kind} have {len(masks)} masks; expected one each.")
     found = [detections.masks[place] for place in order]
     return pairwise_mask_iou(found, [truth.masks[place] for place in first], crowd), mask_areas(found)
 

@@ -15,8 +15,6 @@ from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory,
 from autoloss.tasks.segmentation.data.image_files import IGNORED, SUFFIXES, ImageFiles, rank_by_hash, read_indices
 
 SPLITS = ("train", "valid", "test")
-GAPS = 4
-"""Classes in a folder for each label that its masks hold, at most; with more, labels are taken for grey values."""
 HELD_OUT_SHARE = 0.2
 """Share of the images that valid and test get where there is no list."""
 LAYOUT = """\
@@ -50,9 +48,7 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
         found = tuple((file, file.stat().st_mtime_ns) for file in masks.values())
         classes = count_classes(found)
     elif not 2 <= classes <= IGNORED:
-        raise RequestError(
-            f"{classes} classes were given for {name}; expected 2 to {IGNORED}. Give the number of classes."
-        )
+        raise RequestError(f"classes is {classes} for {name}; expected 2 to {IGNORED}.")
     names = tuple(f"class {index}" for index in range(classes))
     return ImageFiles(
         f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices
@@ -65,10 +61,6 @@ class _Labels:
 
     classes: frozenset[int]
     ignores: bool
-
-    @property
-    def largest(self) -> int:
-        return max(self.classes, default=0)
 
 
 @functools.lru_cache(maxsize=4)
@@ -87,7 +79,8 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
             f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
             "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes: --set classes=2."
         )
-    if found > GAPS * len(present):
+    # Such labels are grey values rather than classes.
+    if found > 4 * len(present):
         raise RequestError(
             f"The {len(masks)} masks in {place} hold the labels {join_names([*map(str, present)])}; expected class indices without "
             f"gaps: 0, 1, … Number the classes anew, or give their number: --set classes={found}."
@@ -107,7 +100,7 @@ def _read_labels(mask: Path) -> _Labels | Fault:
 def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list[Fault]:
     """Return the masks that hold 0 and 255 alone where all others have classes and no pixel to ignore."""
     labels = [one for one in found if isinstance(one, _Labels)]
-    classes = [one for one in labels if one.largest > 0]
+    classes = [one for one in labels if one.classes - {0}]
     if not classes or any(one.ignores for one in classes):
         return []
     return [

@@ -120,9 +120,7 @@ def find_cache() -> Path:
     try:
         return Path(usual).expanduser() / "autoloss"
     except RuntimeError:
-        raise RequestError(
-            f"There is no home folder for the cache of resized images. Set {CACHE} to a folder."
-        ) from None
+        raise RequestError(f"There is no home folder to cache resized images. Set {CACHE} to a folder.") from None
 
 
 def fingerprint(source: ImageFiles, side: int) -> str:
