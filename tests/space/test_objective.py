@@ -173,7 +173,7 @@ def test_mean_scale_and_weights():
             {},
             "The Hessian of the loss is 0 for every row .* Use hessian='standard' or hessian='ones'",
         ),
-        ("1 / (y + 2) + 0 * p", "logistic", {"start": 0}, "The gradient of the loss is 0 for every row"),
+        ("1 / (y + 2) + 0 * p", "logistic", {"start": 0}, "The loss has gradient 0 for every row"),
         ("y * log(p)", "logistic", {}, "No constant score minimises the loss: .* Check its sign"),
         ("-(p - y)**2", "none", {}, "No constant score minimises the loss"),
         ("y * log(p)", "softmax", {"labels": [0, 1, 2, 2]}, "No constant score minimises the loss"),

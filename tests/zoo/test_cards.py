@@ -42,8 +42,8 @@ def test_the_weight_of_a_state_is_the_gradient_beside_the_standard_losss(name, s
 
 def test_what_a_loss_does_is_said_in_words():
     assert make_card("shelf/cauchy").words == [
-        "Beside squared error it gives more weight to small errors.",
-        "Beside squared error it gives less weight to outliers.",
+        "It gives more weight to small errors than squared error does.",
+        "It gives less weight to outliers than squared error does.",
     ]
 
 

@@ -194,9 +194,9 @@ def describe_weights(weights: Mapping[str, float], standard: str) -> Iterator[st
     for verb, fits in (("more", lambda one: one >= MANY), ("less", lambda one: one <= LITTLE)):
         listed = [names[state] for state, weight in weights.items() if state in names and fits(weight)]
         if listed:
-            yield f"Beside {standard} it gives {verb} weight to {' and '.join(listed)}."
+            yield f"It gives {verb} weight to {' and '.join(listed)} than {standard} does."
     if weights and all(LITTLE < weight < MANY for weight in weights.values()):
-        yield f"It weighs the examples about as {standard} does."
+        yield f"It weights examples about as {standard} does."
 
 
 _PHRASES = {

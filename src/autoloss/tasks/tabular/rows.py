@@ -179,9 +179,7 @@ def _list_metrics(kind: Kind) -> str:
 def _check_values(counts: Counter[str | float], place: str) -> None:
     shown = ", ".join(_to_name(label) for label in list(counts)[:3])
     if any(isinstance(label, str) for label in counts):
-        raise RequestError(
-            f"{place} has text ({shown}); a regression needs numbers. Use {_list_metrics('classification')}."
-        )
+        raise RequestError(f"Found text ({shown}) in {place}; expected numbers. Use {_list_metrics('classification')}.")
     if len(counts) == 2:
         raise RequestError(
             f"Found only two values ({shown}) in {place}: these are classes. Use {_list_metrics('classification')}."
