@@ -15,6 +15,9 @@ from filelock import FileLock
 # The processes of the tests share the cores: one thread each is quickest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Ray reads it when it is imported, by whichever test does so first.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
 # A process that was started in the background may have inherited that interrupts are ignored; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -89,9 +89,9 @@ def test_a_broken_request_gets_one_screen(arguments, found, expected, capsys, el
 
 TASKS = {
     "nothing.py:task": (None, "There is no file", "file.py:name"),
-    "task.py:": ("task = 1", "task in task.py named ''", "Known: task"),
-    "task.py:tusk": ("task = 1", "'tusk'", "Did you mean 'task'?"),
-    "task.py:task": ("task = 1", "is a int", "expected a Task"),
+    "task.py:": ("def task(): ...", "task in task.py named ''", "Known: task"),
+    "task.py:tusk": ("def task(): ...", "'tusk'", "Did you mean 'task'?"),
+    "task.py:task": ("task = 1", "is an int", "expected a Task"),
     "broken.py:task": ("task = (", "fails on import: SyntaxError", "never closed"),
     "raises.py:task": ("raise OSError('\\x1b[2J no data')", "fails on import: OSError", "no data"),
     "exits.py:task": ("raise SystemExit(0)", "fails on import: SystemExit", "0"),

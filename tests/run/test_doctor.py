@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "the targets need to differ",
     ),
     "a metric that is text": ("def metric(prediction, target):\n    return 'good'", "returned a str", "one number"),
-    "a metric that returns nothing": ("def metric(prediction, target):\n    0.5", "returned a NoneType", "one number"),
+    "a metric that returns nothing": ("def metric(prediction, target):\n    0.5", "returned None", "one number"),
     "a metric of each class": (
         "def metric(prediction, target):\n    return prediction.mean(dim=0)",
         "returned a Tensor of shape (3,)",
@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         ".float()",
     ),
     "a class instead of a network": ("network = nn.Linear", "network cannot be built", "without arguments"),
-    "a network that is a number": ("network = 3", "is a int", "torch.nn.Module"),
+    "a network that is a number": ("network = 3", "is an int", "torch.nn.Module"),
     "a network that returns a dictionary": (
         "class Net(nn.Linear):\n    def forward(self, x):\n        return {'a': super().forward(x), 'b': x}\n"
         "def network():\n    return Net(4, 3)",

@@ -49,7 +49,7 @@ def test_a_search_ends_where_no_way_of_training_is_ahead_of_a_constant_predictio
     assert "The standard loss baseline/ce learns nothing in any of" in said
     assert "the untrained network scores 0.3" in said
     assert "the best constant prediction 0.6" in said
-    assert "Longer trainings: Recipe(epochs=12, …)." in said
+    assert "To train longer: Recipe(epochs=12, …)." in said
     assert said.endswith("To search anyway: --set ladder.share=0")
     with pytest.raises(RunError, match="learns nothing in any of"):
         autoloss.resume(tmp_path / "run", task(), workers=0)
@@ -58,11 +58,11 @@ def test_a_search_ends_where_no_way_of_training_is_ahead_of_a_constant_predictio
 @pytest.mark.parametrize(
     ("given", "name", "options", "advised"),
     [
-        (task, "mine.py:task", {}, "Longer trainings: Recipe(epochs=12, …)."),
-        (task, "digits-seg", {}, "Longer trainings: --set epochs=12."),
-        (task, "tabular", {}, "Longer trainings: --set steps=900."),
-        (task, "tabular", {"steps": "20"}, "Longer trainings: --set steps=60."),
-        (TwoHeadsTask, None, {}, "Longer trainings: in its train()."),
+        (task, "mine.py:task", {}, "To train longer: Recipe(epochs=12, …)."),
+        (task, "digits-seg", {}, "To train longer: --set epochs=12."),
+        (task, "tabular", {}, "To train longer: --set steps=900."),
+        (task, "tabular", {"steps": "20"}, "To train longer: --set steps=60."),
+        (TwoHeadsTask, None, {}, "To train longer: in its train()."),
     ],
 )
 def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, options, advised):

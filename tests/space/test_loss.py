@@ -158,7 +158,7 @@ class TestBinding:
             (Loss(CE).criterion(), "a criterion, which takes a target"),
             (zoo.get("baseline/dice").criterion(), "a criterion, which takes a target"),
             ("-y * log(p)", "a str, '-y"),
-            (None, "a NoneType"),
+            (None, "None; expected"),
         ],
     )
     def test_what_is_no_loss_of_a_branch_is_refused_at_once(self, given, found):

@@ -101,7 +101,8 @@ def test_a_number_that_is_no_float_is_undefined(value):
     "value", [1 + 2j, np.array(1 + 2j), torch.tensor(1 + 2j), "good", None, Decimal("sNaN")], ids=repr
 )
 def test_what_is_no_number_is_named(value):
-    with pytest.raises(RequestError, match=f"returned a {type(value).__name__}.*expected one number"):
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    with pytest.raises(RequestError, match=f"returned {kind}.*expected one number"):
         to_float(value)
 
 

@@ -99,7 +99,7 @@ def make_card(name: str) -> Card:
 
     >>> card = make_card("shelf/balanced_ce")
     >>> card.words[0]
-    'Beside cross entropy it gives more weight to examples of a rare class.'
+    'It gives more weight to examples of a rare class than cross entropy does.'
     """
     entry = get_entry(name)
     singles = list(entry.members.values()) or [entry]

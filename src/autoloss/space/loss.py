@@ -309,7 +309,7 @@ def _describe(found: object) -> str:
         return f"a Loss of the branches {', '.join(found)}"
     if isinstance(found, LossModule):
         return "a criterion, which takes a target instead of a context"
-    return f"{name_kind(found)}, {quote(found)}"
+    return "None" if found is None else f"{name_kind(found)}, {quote(found)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def test_bundled_tables(name: str):
     ("columns", "options", "message"),
     [
         ({"grade": [1, "good"] * 60}, {}, "Line 3, column 'grade': 'good' is text"),
-        ({"grade": [*[0, 1] * 59, 2, -1]}, {}, "Line 121, column 'grade': -1 is below 0"),
+        ({"grade": [*[0, 1] * 59, 2, -1]}, {}, "Line 121, column 'grade': -1 is below the minimum 0"),
         ({"grade": np.ones(120)}, {"query": None, "metric": "auc"}, "no two rows can be compared"),
         ({"query": np.arange(120)}, {}, "120 have one item"),
         ({"grade": np.ones(120)}, {}, "Only 0 of 30 queries"),

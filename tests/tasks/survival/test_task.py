@@ -75,7 +75,7 @@ def test_bundled_tables(name: str):
         ({"days": np.ones(80), "died": np.ones(80, int)}, {}, "No time in column 'days' is later"),
         ({"days": np.ones(80)}, {}, "No time in column 'days' is later"),
         ({}, {"pairs": 10**12}, "at most 4194304"),
-        ({"days": [*range(79), -1]}, {}, "Line 81, column 'days': -1 is below 0"),
+        ({"days": [*range(79), -1]}, {}, "Line 81, column 'days': -1 is below the minimum 0"),
         ({"died": np.full(80, 2)}, {}, "expected 1 where the event was observed"),
         ({"days": ["soon"] * 80}, {}, "text"),
         ({}, {"event": ""}, "Give event=<one of age, kind, days, died>"),
