@@ -27,7 +27,7 @@ SEED ?= 0
 # A finale of about a minute: the usual one takes several.
 FINALE := --set final.confirm=4 --set final.finalists=2 --set final.finalist_seeds=2 --set final.compare_seeds=5
 demo: .venv/core
-	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: about two and a half minutes on two idle cores."
+	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: about five minutes on two idle cores; it says how long."
 	$(BIN)/autoloss search digits-seg --metric bf1 --evaluations 30 --seed $(SEED) $(FINALE)
 
 test: .venv/installed
