@@ -15,9 +15,6 @@ from filelock import FileLock
 # The processes of the tests share the cores: one thread each is quickest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Ray reads it when it is imported, by whichever test does so first.
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-
 # A process that was started in the background may have inherited that interrupts are ignored; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -28,11 +25,12 @@ if "XDG_STATE_HOME" not in os.environ:
 
 
 LONG = ("test_ray.py", "test_adapters.py", "test_commands.py", "test_site.py")
-"""Files whose tests take longest: they begin first, so that no process works alone at the end."""
+"""Files whose tests take longest: they begin first, so that no process works alone at the end. Ray's come before all others, which
+may import Ray before its settings are there."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
