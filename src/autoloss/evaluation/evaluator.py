@@ -181,9 +181,7 @@ class Evaluator:
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Outcome:
-        if training.fold < self.task.folds:
-            # Trainings with several seeds are evaluated on different examples; those of one seed on the same.
-            training = replace(training, fold=(training.seed + training.fold) % self.task.folds)
+        training = self._choose_fold(training)
         criterion = self.bind_loss(loss, training)
         paced = {}
         if training.paced_by:
@@ -193,7 +191,12 @@ class Evaluator:
     def draw_pictures(self, loss: str, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train with a loss; return the first images of the split with the network's predictions, as `Task.pictures` does."""
         with isolate():
-            return self.task.pictures(self.bind_loss(loss, training), training, count)
+            return self.task.pictures(self.bind_loss(loss, training), self._choose_fold(training), count)
+
+    def _choose_fold(self, training: Training) -> Training:
+        """Return it at the fold of its seed: several seeds are evaluated on different examples, all losses of one on the same."""
+        folds = self.task.folds
+        return replace(training, fold=(training.seed + training.fold) % folds) if training.fold < folds else training
 
     def bind_loss(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
         """Return the criterion of a training with a loss: bound to the branches, with its weights and scale."""

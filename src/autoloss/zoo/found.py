@@ -49,7 +49,7 @@ _ROWS = (
         "0.9-quantile loss, negative",
         "none",
         "(1 + y) * (p - y)**2 / (4 * tanh(2)) - y**2 * sqrt(p)",
-        "squared error weighted by one plus the target, and a push upwards that grows with the target",
+        "squared error weighted by one plus the target, and a growing push upwards; the quantile loss does as well",
     ),
 )
 FOUND = tuple(
