@@ -144,3 +144,32 @@ def test_of_known_losses_that_noise_cannot_tell_apart_the_plainest_is_recommende
     clear = recommend([*rows[:2], Row(shelf, noisy(0.88, 3))], None, LADDER, "baseline/ce")
     assert clear is not None
     assert clear.origin == "shelf"
+
+
+def score(*levels: float) -> tuple[Outcome, ...]:
+    return tuple(Outcome(state=State.SCORED, score=level) for level in levels)
+
+
+def test_two_seeds_that_agree_by_chance_do_not_outweigh_eight_that_do_not():
+    # On the valid split both trainings of a loss happen to succeed; on the test split every third one fails.
+    lovasz = Entrant("lovasz (lr × 3)", "baseline/lovasz", baseline=True, learning_rate=3.0)
+    unsteady = Row(
+        lovasz, score(0.63, 0.87, 0.0, 0.88, 0.71, 0.86, 0.1, 0.85), valid=Row(lovasz, score(0.87, 0.8712)).score
+    )
+    steady = Row(TUNED, noisy(0.83, 2), valid=Row(TUNED, score(0.83, 0.831)).score)
+    found = recommend([unsteady, steady], None, LADDER, "baseline/ce")
+    assert found is not None
+    assert found.loss == "baseline/ce"
+
+
+def test_a_plainer_way_that_is_unsteady_is_not_taken_for_an_equal_one():
+    shelf = Entrant("dice (one norm)", "baseline/dice", baseline=True, step_rule="one_norm")
+    plain = Entrant("lovasz (lr × 3)", "baseline/lovasz", baseline=True, learning_rate=3.0)
+    rows = [
+        Row(GIVEN, noisy(0.5, 1)),
+        Row(shelf, noisy(0.86, 2)),
+        Row(plain, score(0.87, 0.88, 0.1, 0.88, 0.87, 0.88, 0.87, 0.88)),
+    ]
+    found = recommend(rows, None, None, "baseline/ce")
+    assert found is not None
+    assert found.loss == "baseline/dice"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,7 +9,7 @@ from typing import Any, Literal
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.judgement import SIGNIFICANT, describe_noise
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.noise import Estimate
+from autoloss.comparison.noise import Estimate, combine
 from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.numbers import figure, signed
 from autoloss.training.training import THRESHOLD
@@ -57,10 +56,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     """Recommend a loss, by a comparison over the same training seeds.
 
     Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the
-    plainest of those that are not behind the best by more than a standard error on the valid and the test split together; of
-    equally plain ones the standard loss at its best rate. The loss found takes its place only where it is significantly ahead of
-    all of these on the test split, which did not choose it (p < 0.05 over training seeds and examples): what is new needs more
-    evidence than what others have used.
+    plainest of those that are not behind the best by more than a standard error (of the difference, and of the best's own mean)
+    on the valid and the test split together; of equally plain ones the standard loss at its best rate. The loss found takes its
+    place only where it is significantly ahead of all of these on the test split, which did not choose it (p < 0.05 over training
+    seeds and examples): what is new needs more evidence than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -84,7 +83,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     known = [first, *(row for row in known if row is not first)]
     best = max(known, key=lambda row: weigh_lead(row, first)[0])
     ahead = [row for row in known if row is first or weigh_lead(row, first)[0] > 0]
-    near = [row for row in ahead if row is best or operator.le(*weigh_lead(best, row))]
+    _, widest = combine([one for one in (best.score.estimate, best.valid.estimate) if one is not None])
+    # What is itself unsteady would be near everything by the error of the difference alone.
+    leads = [(row, *weigh_lead(best, row)) for row in ahead]
+    near = [row for row, lead, error in leads if row is best or lead <= min(error, widest)]
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
     origin: Origin = "standard" if chosen in own else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
@@ -113,16 +115,9 @@ def _is_tuned(row: Row) -> int:
 
 
 def weigh_lead(row: Row, than: Row) -> tuple[float, float]:
-    """Return how far a row is ahead of another on the valid and the test split together, and the standard error of that.
-
-    The two differences are weighted by the inverse of their variances; a choice between known losses may look at both splits.
-    """
-    lead, valid = _subtract(row, than), compare_paired(row.valid, than.valid)
-    noisy = [pair for pair in (lead, valid) if pair is not None and pair.least_error]
-    if not noisy:
-        return lead.value, 0.0
-    weight = sum(pair.least_error**-2 for pair in noisy)
-    return sum(pair.value / pair.least_error**2 for pair in noisy) / weight, weight**-0.5
+    """Return a row's lead on the valid and test splits, which both may choose between known losses, and its standard error."""
+    pairs = compare_paired(row.score, than.score), compare_paired(row.valid, than.valid)
+    return combine([pair for pair in pairs if pair is not None])
 
 
 def _subtract(row: Row, than: Row) -> Estimate:

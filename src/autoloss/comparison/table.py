@@ -55,9 +55,14 @@ class Measurements:
         return stdev(self.finite) if self.mean is not None and len(self.finite) > 1 else None
 
     @property
+    def estimate(self) -> Estimate | None:
+        """The mean with its noise."""
+        return None if self.mean is None else estimate_mean(self.finite, self.replicates)
+
+    @property
     def interval(self) -> float | None:
         """Half the width of the 95 % confidence interval of the mean, over seeds and, where it was resampled, examples."""
-        return None if self.mean is None else estimate_mean(self.finite, self.replicates).half_width
+        return None if self.estimate is None else self.estimate.half_width
 
     def subtract(self, other: Measurements) -> Measurements:
         """Return the differences from another loss over the same seeds and resamples."""
