@@ -114,7 +114,7 @@ def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
         say(f"{reason} Every candidate is trained whole.")
         # Where nothing is learned in short trainings, a whole one tells whether anything is.
         if evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
-            say(f"{obstacle} First try other rates and step rules (`autoloss tune`) or a longer schedule.")
+            say(f"{obstacle} First try other learning rates, step rules and lengths: `autoloss tune`.")
     return evaluator.changed(evaluator.configuration.changed(changes))
 
 
