@@ -49,13 +49,14 @@ def make(
     width: int = 8,
     standard: str | None = None,
     epochs: int = 3,
+    classes: int = 3,
 ) -> autoloss.SupervisedTask:
     def draw(count: int, seed: int) -> tuple[Tensor, Tensor]:
         inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
-        return inputs, inputs[:, :3].argmax(dim=1)
+        return inputs, inputs[:, :classes].argmax(dim=1)
 
     return autoloss.SupervisedTask(
-        lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3)),
+        lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)),
         train=draw(96, data),
         valid=draw(64, 100 + valid),
         activation="softmax",
@@ -100,6 +101,13 @@ def test_another_task_is_named(run: Path, changed, expected):
     (text,) = resume(run, make(**changed))
     assert expected in text
     assert "Restore the task, or start a new run" in text
+
+
+def test_a_network_with_another_number_of_outputs_is_refused(run: Path):
+    with pytest.raises(
+        autoloss.errors.RequestError, match=r"its branch main has 4 outputs and had 3.*Restore the task"
+    ):
+        resume(run, make(classes=4))
 
 
 def test_a_metric_that_fails_now_is_told_by_the_tests_of_losses(run: Path):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from autoloss.errors import FAILURES, keep_text
+from autoloss.errors import FAILURES, RequestError, keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.history import History
@@ -170,21 +170,23 @@ class Concerns:
 def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
     """Say in a sentence how the task differs from the beginning of the run.
 
-    Samples, the untrained network's score, the standard loss and the recipe are compared.
+    Samples, the untrained network's score, the standard loss and the recipe are compared. Another number of outputs is refused.
 
     Args:
         evaluator: With the samples that the run keeps.
     """
     task, configuration = evaluator.task, settings.configuration
     found: list[str] = []
+    drawn: Mapping[str, Sequence[Sample]] = {}
     # What fails here fails in tests and trainings as well, and is told there.
     with suppress(*FAILURES):
         drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
-        found += [
-            f"the data or the network of the branch {name} give other samples"
-            for name, samples in evaluator.samples.items()
-            if not _are_same(samples, drawn[name])
-        ]
+    for name, now in drawn.items():
+        if (had := evaluator.samples[name][0].prediction.shape[1]) != (has := now[0].prediction.shape[1]):
+            raise RequestError(_advise_changed([f"its branch {name} has {has} outputs and had {had}"]))
+        same = _are_same(evaluator.samples[name], now)
+        found += [] if same else [f"the data or the network of the branch {name} give other samples"]
+    with suppress(*FAILURES):
         before, now = settings.untrained, evaluator.measure_untrained(derive_seed(configuration.seed, "training"))
         if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
             score = "no score" if now is None else f"a score of {now:.4f}"
