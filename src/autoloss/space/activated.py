@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample
@@ -266,6 +265,17 @@ def inner_band(values: Tensor, width: int) -> Tensor:
             class its window reaches. What is ignored counts as outside every class; the image border does not.
         width: Pixels; 1 gives the inner edge.
     """
-    pool = F.max_pool3d if values.ndim == 5 else F.max_pool2d
-    eroded = -pool(-values, kernel_size=2 * width + 1, stride=1, padding=width)
+    eroded = values
+    # Minima over pairs, a direction at a time: several times faster on a CPU than pooling.
+    for dimension in range(2, values.ndim):
+        reach, size = 0, values.shape[dimension]
+        while reach < min(width, size - 1):
+            # A longer step would leave a gap at the image border.
+            step = min(reach + 1, width - reach, size - 1 - reach)
+            first, later = eroded.split([step, size - step], dimension)
+            sooner, last = eroded.split([size - step, step], dimension)
+            least = torch.minimum(sooner, later)
+            before = torch.cat([first, least], dimension)
+            eroded = torch.minimum(before, torch.cat([least, last], dimension))
+            reach += step
     return values * (1 - eroded)
