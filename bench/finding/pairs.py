@@ -5,8 +5,10 @@ python bench/finding/pairs.py --work DIR --out bench/results/pairs.json        t
 Of each split of a table a third of the training rows (of queries, where there are such) is held back: the audit, which no search
 sees. A search recommends a loss. It and the specialists (RankNet, LambdaRank, ListNet, AUC losses, LibAUC's margin, Cox's partial
 likelihood, the cross entropy of single items) are then trained alike: the same network and steps, the step rule that the search
-recommends, and the rate of each is the best of one grid on the valid split. A row of the result is one loss on one split, with its
-audit scores over training seeds. On tables of survival, CoxPH of lifelines is a further row, its penalty chosen on the valid split.
+recommends, and the rate of each is the best of one grid on the valid split. Where a search ends at once, since its standard loss is
+not ahead of an untrained network on the valid split, the standard loss takes the place of the recommendation. A row of the result
+is one loss on one split, with its audit scores over training seeds. On tables of survival, CoxPH of lifelines is a further row, its
+penalty chosen on the valid split.
 
 The recommendation is compared with the specialist whose mean on the audit is highest, which nobody knows beforehand (`gain`), and
 with the one that is best on the valid split, which somebody who tunes specialists would take (`gain_over_choice`). Intervals (95 %)
@@ -37,7 +39,7 @@ import torch
 import autoloss
 from autoloss.comparison.baselines import LEARNING_RATES
 from autoloss.comparison.table import Measurements, compare_paired
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.tasks.metric import measure_resamples
 from autoloss.training.training import Replicates, Scored, Training
 from autoloss.zoo import resolve
@@ -147,31 +149,34 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
     if not kept.exists():
         run = work / f"{name}-{split}"
         task = make_task(name, split, arguments)
-        found = (
-            autoloss.resume(run, task, workers=arguments.workers)
-            if run.exists()
-            else autoloss.search(
-                task,
-                evaluations=arguments.evaluations,
-                seed=SEARCH_SEED,
-                workers=arguments.workers,
-                settings=FINALE,
-                directory=run,
+        try:
+            found = (
+                autoloss.resume(run, task, workers=arguments.workers)
+                if (run / "run.sqlite").exists()
+                else autoloss.search(
+                    task,
+                    evaluations=arguments.evaluations,
+                    seed=SEARCH_SEED,
+                    workers=arguments.workers,
+                    settings=FINALE,
+                    directory=run,
+                )
             )
-        )
-        chosen = found.recommendation
-        assert chosen is not None
-        kept.write_text(
-            json.dumps(
-                {
-                    "loss": chosen.loss,
-                    "origin": chosen.origin,
-                    "step_rule": chosen.recipe.get("step_rule", "recipe"),
-                    "length": chosen.recipe.get("length", 1.0),
-                    "best": str(found.best.loss),
-                }
-            )
-        )
+        except RunError as error:
+            tell(f"{name}, split {split}: {error}")
+            (loss,) = task.standard.values()
+            chosen = {"loss": loss, "origin": "refused", "step_rule": "recipe", "length": 1.0, "best": loss}
+        else:
+            advised = found.recommendation
+            assert advised is not None
+            chosen = {
+                "loss": advised.loss,
+                "origin": advised.origin,
+                "step_rule": advised.recipe.get("step_rule", "recipe"),
+                "length": advised.recipe.get("length", 1.0),
+                "best": str(found.best.loss),
+            }
+        kept.write_text(json.dumps(chosen))
     return json.loads(kept.read_text())
 
 
