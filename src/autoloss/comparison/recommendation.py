@@ -80,12 +80,11 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     first = max(own, key=_is_tuned)
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
     # The first of equal ones stays.
-    known = [first, *(row for row in known if row is not first)]
+    known.sort(key=lambda row: row is not first)
     best = max(known, key=lambda row: weigh_lead(row, first)[0])
-    ahead = [row for row in known if row is first or weigh_lead(row, first)[0] > 0]
     _, widest = combine([one for one in (best.score.estimate, best.valid.estimate) if one is not None])
     # What is itself unsteady would be near everything by the error of the difference alone.
-    leads = [(row, *weigh_lead(best, row)) for row in ahead]
+    leads = [(row, *weigh_lead(best, row)) for row in known if row is first or weigh_lead(row, first)[0] > 0]
     near = [row for row, lead, error in leads if row is best or lead <= min(error, widest)]
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
     origin: Origin = "standard" if chosen in own else "shelf"
@@ -109,7 +108,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
 
 
 def _is_tuned(row: Row) -> int:
-    """Sort key: the standard loss whose rate alone was chosen, then as the recipe says, then with anything else changed."""
+    """Rank the standard loss whose rate alone was chosen before that of the recipe, and that before any other change."""
     others = replace(row.entrant, label="", loss="", learning_rate=1.0, scale=1.0, baseline=False) != Entrant("", "")
     return 0 if others else 1 + ((row.entrant.learning_rate, row.entrant.scale) != (1.0, 1.0))
 
