@@ -7,8 +7,9 @@ import math
 import pytest
 
 from autoloss.comparison.resolution import Resolution, measure_resolution
+from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome, State
-from autoloss.training.training import Replicates
+from autoloss.training.training import Replicates, Training
 
 
 def outcome(score: float, phase: float, spread: float = 0.02, examples: int = 40) -> Outcome:
@@ -16,8 +17,12 @@ def outcome(score: float, phase: float, spread: float = 0.02, examples: int = 40
     return Outcome(state=State.SCORED, score=score, replicates=Replicates(examples, scores))
 
 
+def jobs(*outcomes: Outcome, fidelity: float = 1.0) -> dict[Train, Outcome]:
+    return {Train("y", Training(seed=seed, fidelity=fidelity)): outcome for seed, outcome in enumerate(outcomes)}
+
+
 def test_it_is_that_of_the_difference_of_the_best():
-    found = measure_resolution([outcome(0.8, 0.0), outcome(0.81, math.pi / 2), outcome(0.1, 2.0, spread=9.0)][:2])
+    found = measure_resolution(jobs(outcome(0.8, 0.0), outcome(0.81, math.pi / 2)))
     # The difference of two sines a quarter apart has their amplitude times √2: a deviation of 0.02. n / (n − 1) comes on top.
     assert found is not None
     assert found.difference == pytest.approx(2.0227 * 0.02 * math.sqrt(40 / 39), rel=0.03)
@@ -25,12 +30,18 @@ def test_it_is_that_of_the_difference_of_the_best():
 
 
 def test_it_is_not_known_of_one_training_or_without_resamples():
-    assert measure_resolution([outcome(0.8, 0.0)]) is None
-    assert measure_resolution([Outcome(state=State.SCORED, score=score) for score in (0.5, 0.6)]) is None
-    assert measure_resolution([]) is None
+    assert measure_resolution(jobs(outcome(0.8, 0.0))) is None
+    assert measure_resolution(jobs(*(Outcome(state=State.SCORED, score=score) for score in (0.5, 0.6)))) is None
+    assert measure_resolution({}) is None
+
+
+def test_short_trainings_are_left_out_since_they_are_measured_on_a_part_of_the_split():
+    short = jobs(outcome(0.8, 0.0, examples=20), outcome(0.81, math.pi / 2, examples=20), fidelity=0.5)
+    assert measure_resolution(short) is None
 
 
 def test_a_split_that_is_too_small_says_what_to_do():
     small = Resolution(0.2, 12)
     assert small.describe(gain=0.9).endswith("cannot be detected on it.")
     assert "Data(folds=5)" in small.describe(gain=0.3)
+    assert "is not ahead of the untrained network" in small.describe(gain=-0.1)

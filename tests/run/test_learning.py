@@ -96,3 +96,28 @@ def test_a_search_goes_on_where_the_standard_loss_learns_something_else_than_the
     check_learning(ladder, Evaluator(made, {}, Configuration()), TaskReference(None), said.append)
     assert "The best constant prediction scores 0.6" in said[0]
     assert "baseline/ce 0.5000" in said[0]
+
+
+def test_a_small_budget_gives_nothing_up_before_weights_of_the_classes_were_tried(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(800, 4, generator=generator)
+    rare = (inputs[:, 0] + 0.7 * torch.randn(800, generator=generator) > 2).long()
+
+    def recall_and_precision(prediction: Tensor, target: Tensor) -> float:
+        found = prediction.argmax(dim=1)
+        return (2 * (found * target).sum() / (found.sum() + target.sum()).clamp(min=1)).item()
+
+    made = SupervisedTask(
+        lambda: nn.Linear(4, 2),
+        (inputs[:400], rare[:400]),
+        (inputs[400:], rare[400:]),
+        "softmax",
+        recall_and_precision,
+        recipe=Recipe(epochs=4, batch_size=16, learning_rate=0.01),
+    )
+    settings = {"rejection.steps": 20, "rejection.samples": 2, "rejection.threshold": 0.1}
+    said = list[str]()
+    autoloss.search(
+        made, evaluations=10, workers=0, directory=tmp_path / "run", settings=settings, final=False, say=said.append
+    )
+    assert any("Nothing is learnt in 1 ways to train yet" in text for text in said)

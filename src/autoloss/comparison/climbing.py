@@ -26,6 +26,8 @@ from autoloss.training.training import THRESHOLD
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
+ENOUGH = 8.0
+"""Training equivalents that have room for weights of the classes and a tuned threshold; with fewer, nothing is given up."""
 FIRST_SHARE = 1 / 8
 """Share of the schedule of the first trainings, where it has enough steps."""
 NEAR_RATES = (0.3, 1.0, 3.0)
@@ -135,9 +137,10 @@ class _Climb:
                 self._trained[one, fidelity, job.training.seed] = fidelity * one.length
 
     def ranked(self, entrants: Sequence[Entrant]) -> list[Entrant]:
-        """Return those that have a score, the best first."""
+        """Return those that have a score, the best first; of equal ones, the recipe's rate."""
         found = [self._rungs[one] for one in entrants if one in self._rungs and self._rungs[one].mean is not None]
-        return [rung.entrant for rung in sorted(found, key=lambda rung: rung.rank, reverse=True)]
+        ranked = sorted(found, key=lambda rung: (rung.rank, rung.entrant.learning_rate == 1), reverse=True)
+        return [rung.entrant for rung in ranked]
 
     def choose(self, entrants: Sequence[Entrant]) -> list[Entrant]:
         """Return the simplest of those that noise cannot tell from the best, among the longest trainings; none without a score."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
 from autoloss.comparison.noise import estimate_difference
 from autoloss.numbers import figure
+from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 
 BEST = 4
@@ -48,21 +49,25 @@ class Resolution:
         )
         if gain is None or self.difference <= LARGE * max(0.0, gain):
             return f"{text}."
+        gained = f"gains {figure(gain)} over" if gain > 0 else "is not ahead of"
         return (
-            f"{text}, and the standard loss gains {figure(gain)} over the untrained network. A search would choose by chance. Give "
+            f"{text}, and the standard loss {gained} the untrained network. A search would choose by chance. Give "
             "more validation data, or several partitions of all data: Data(folds=5), for a table --set folds=5."
         )
 
 
-def measure_resolution(outcomes: Iterable[Outcome]) -> Resolution | None:
-    """Return the precision of comparisons on a split, from whole trainings that were measured on resamples of it.
+def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
+    """Return the precision of comparisons on the valid split, from whole trainings that were measured on resamples of it.
 
     Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
 
     Returns:
         None where fewer than two whole trainings were measured on resamples.
     """
-    whole = [one for one in outcomes if one.fidelity == 1]
+    # Short trainings are measured on a part of the split.
+    whole = [
+        outcome for job, outcome in outcomes.items() if (job.training.split, job.training.fidelity) == ("valid", 1)
+    ]
     found = [one for one in whole if one.score is not None and one.replicates is not None]
     found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
     estimates = [

@@ -37,15 +37,14 @@ def check_threshold(evaluator: Evaluator) -> None:
             )
 
 
-def adapt(evaluator: Evaluator, say: Say) -> Evaluator:
+def adapt(evaluator: Evaluator, say: Say, tuned: bool = False) -> Evaluator:
     """Return the evaluator with the settings of a search changed to what its task can follow.
 
     Args:
         say: Called with a sentence about each change.
+        tuned: Whether ways to train with the standard loss were tried before.
     """
-    for adapt_setting in (_adapt_threshold, _adapt_scale, _adapt_rungs):
-        evaluator = adapt_setting(evaluator, say)
-    return evaluator
+    return _adapt_rungs(_adapt_scale(_adapt_threshold(evaluator, say), say), say, tuned)
 
 
 def score_standard(evaluator: Evaluator) -> float | None:
@@ -95,7 +94,7 @@ def _adapt_scale(evaluator: Evaluator, say: Say) -> Evaluator:
     return evaluator
 
 
-def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
+def _adapt_rungs(evaluator: Evaluator, say: Say, tuned: bool) -> Evaluator:
     """Lengthen the short trainings until the task can be trained and measured there."""
     settings = evaluator.configuration.search
     if len(settings.rungs) == 1:
@@ -113,7 +112,7 @@ def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
     else:
         say(f"{reason} Every candidate is trained whole.")
         # Where nothing is learned in short trainings, a whole one tells whether anything is.
-        if evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
+        if not tuned and evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
             say(f"{obstacle} First try other learning rates, step rules and lengths: `autoloss tune`.")
     return evaluator.changed(evaluator.configuration.changed(changes))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from autoloss import __version__
-from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
+from autoloss.comparison.climbing import ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
@@ -90,14 +89,8 @@ def prepare_search(
         for text in ladder.describe():
             say(text)
         check_learning(ladder, evaluator, settings.task, say)
-        search = evaluator.configuration.search
-        # What the user or the task's recipe chose stays.
-        if search.learning_rate == 1 and search.step_rule == "recipe":
-            changes = ladder.choose_settings(evaluator.task.step_rules)
-            if resolution is not None and not search.resolution:
-                changes["search.resolution"] = float(f"{resolution.error:.2g}")
-            evaluator = evaluator.changed(evaluator.configuration.changed(changes))
-    evaluator = adapt(evaluator, say)
+        evaluator = follow_ladder(evaluator, ladder, resolution)
+    evaluator = adapt(evaluator, say, tuned=ladder is not None)
     start = try_starting_losses(losses, evaluator)
     for text in (
         *describe_idle_workers(machines.workers, evaluator.configuration),
@@ -115,6 +108,18 @@ def prepare_search(
     )
     store.replace_settings(prepared)
     return evaluator, prepared
+
+
+def follow_ladder(evaluator: Evaluator, ladder: Ladder, resolution: Resolution | None) -> Evaluator:
+    """Return the evaluator with the settings under which candidates are compared with the best of the ladder."""
+    search = evaluator.configuration.search
+    # What the user or the task's recipe chose stays.
+    if search.learning_rate != 1 or search.step_rule != "recipe":
+        return evaluator
+    changes = ladder.choose_settings(evaluator.task.step_rules)
+    if resolution is not None and not search.resolution:
+        changes["search.resolution"] = float(f"{resolution.error:.2g}")
+    return evaluator.changed(evaluator.configuration.changed(changes))
 
 
 def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference, say: Say) -> None:
@@ -177,15 +182,23 @@ def _climb_ladder(
     with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)
-        record, began = Record(store), time.monotonic()
-        ladder = climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, record)
-        seconds = time.monotonic() - began
-    whole = [outcome for job, outcome in record.outcomes.items() if job.training.split == "valid"]
-    resolution = measure_resolution(whole)
+        record = Record(store)
+        ladder = climb_ladder(task, configuration.seed, budget, dispatcher, record)
+        if ladder is not None and budget < ENOUGH and not _learns(evaluator, ladder):
+            say(
+                f"Nothing is learnt in {len(ladder.rungs)} ways to train yet: more, at most {ENOUGH:g} whole trainings."
+            )
+            ladder = climb_ladder(task, configuration.seed, ENOUGH, dispatcher, record)
+    resolution = measure_resolution(record.outcomes)
     if resolution is not None:
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     if ladder is not None and ladder.spent:
         rest = configuration.evaluations + (count_equivalents(configuration.final, task) if settings.final else 0.0)
+        seconds = sum(outcome.seconds for outcome in record.outcomes.values()) / max(1, machines.workers)
         say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
     return ladder, resolution
+
+
+def _learns(evaluator: Evaluator, ladder: Ladder) -> bool:
+    return measure_floor(evaluator, [evaluator.make_training().seed]).is_beaten(ladder.highest)

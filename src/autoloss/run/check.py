@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 from autoloss import tasks
-from autoloss.comparison.climbing import climb_ladder
+from autoloss.comparison.climbing import ENOUGH, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
@@ -23,6 +23,7 @@ from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
+from autoloss.run.beginning import follow_ladder
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
@@ -43,8 +44,6 @@ LEAST_STEPS = 2
 TRAINING_SECONDS = 10.0
 """A training that takes longer is cut off after `LEAST_STEPS`, unless it ends within `PATIENCE_SECONDS`."""
 PATIENCE_SECONDS = 20.0
-LADDER_TRAININGS = 8.0
-"""Training equivalents of the ladder: as many as before a search of 40 trainings."""
 UNTRAINED = 5
 """Untrained networks, of which the best has to be beaten where several ways of training were tried."""
 LEAST_SHARE = 0.05
@@ -142,7 +141,7 @@ class TaskCheck:
             yield f"  without learning: {self.floor.describe()}"
         yield from self._describe_ladder()
         if self.resolution is not None:
-            best, untrained = self.ladder and self.ladder.highest, self.floor.untrained
+            best, untrained = self.ladder and self.ladder.best and self.ladder.best.mean, self.floor.untrained
             yield f"  {self.resolution.describe(None if best is None or untrained is None else best - untrained)}"
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
@@ -217,14 +216,16 @@ def check(
     request = make_request(task, settings, seed=seed, evaluations=evaluations, metric=metric, options=options)
     evaluator = prepare(request)
     doubts, notes = evaluator.diagnose(), list[str]()
-    evaluator = adapt(evaluator, notes.append)
+    outcome, training = _try_training(evaluator)
+    tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
+    ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
+    # In the order of a search, whose settings follow what the ladder found.
+    evaluator = evaluator if ladder is None else follow_ladder(evaluator, ladder, resolution)
+    evaluator = adapt(evaluator, notes.append, tuned=ladder is not None)
     loaded, configuration = evaluator.task, evaluator.configuration
     notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = tuple(_test_standard_loss(name, evaluator) for name in loaded.branches)
     times = [_time_candidates(name, evaluator) for name in loaded.branches]
-    outcome, training = _try_training(evaluator)
-    tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
-    ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
     per_candidate = sum(usual for usual, _ in times)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full for _, full in times)
@@ -362,5 +363,5 @@ def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution |
     record = Record()
     with start_workers(evaluator, Machines(workers=0)) as pool:
         dispatcher = Dispatcher(pool, evaluator.configuration.limits)
-        ladder = climb_ladder(evaluator.task, seed, LADDER_TRAININGS, dispatcher, record)
-    return ladder, measure_resolution(record.outcomes.values())
+        ladder = climb_ladder(evaluator.task, seed, ENOUGH, dispatcher, record)
+    return ladder, measure_resolution(record.outcomes)

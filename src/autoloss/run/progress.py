@@ -67,6 +67,7 @@ class Progress:
         best_age: Number of candidates since the best one.
         workers: Their number, of which `busy` have a job.
         seconds: Since this process began.
+        training_seconds: Of all trainings of this process together, without the tests between them.
         final: Training equivalents that follow the search, at most.
         standard: Best mean score of whole trainings with the standard loss; None where it is not known.
     """
@@ -86,11 +87,19 @@ class Progress:
     workers: int
     busy: int
     seconds: float
+    training_seconds: float = 0.0
     final: float = 0.0
     standard: float | None = None
 
     @classmethod
-    def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: float = 0.0) -> Progress:
+    def of(
+        cls,
+        history: History,
+        dispatcher: Dispatcher,
+        seconds: float,
+        trained_before: float = 0.0,
+        training_seconds: float = 0.0,
+    ) -> Progress:
         """Return the progress of a history that goes on."""
         draft = history.draft
         counts = history.totals + (draft.counts if draft else Counter())
@@ -111,6 +120,7 @@ class Progress:
             workers=dispatcher.queue.slots,
             busy=dispatcher.queue.slots - dispatcher.queue.idle,
             seconds=seconds,
+            training_seconds=training_seconds,
         )
 
     @property
@@ -120,9 +130,15 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Estimated seconds until the budget is spent and what follows has ended; None before the first training has ended."""
-        rest = max(0.0, self.budget - self.trained) + self.final
-        return 60 * rest / self.per_minute if self.trained_here else None
+        """Estimated seconds until the budget is spent and what follows has ended; None before the first training has ended.
+
+        What follows has no tests of new losses.
+        """
+        if not self.trained_here:
+            return None
+        left = max(0.0, self.budget - self.trained)
+        after = self.final * self.training_seconds / max(1, self.workers)
+        return (left * self.seconds + after) / self.trained_here
 
     def describe(self) -> str:
         """Describe it in a line: how far, the best so far against the standard loss, and the time left in all."""
