@@ -35,11 +35,11 @@ def _options(name: str) -> str:
     options = {key: value for key, value in listed.items() if key != "metric"}
     said = _find_meanings(factory)
     rows = [
-        [code(key), _default(option), _default(options.get(FULL + key)), cell(said.get(key, ""))]
+        [code(key), cell(said.get(key, "")), _default(option), _default(options.get(FULL + key))]
         for key, option in options.items()
         if not key.startswith(FULL)
     ]
-    return table(["option", "default", f"of retraining, {code(FULL + '…')}", "meaning"], rows)
+    return table(["option", "meaning", "default", f"of retraining, {code(FULL + '…')}"], rows)
 
 
 def _default(parameter: Parameter | None) -> str:

@@ -54,7 +54,7 @@ def _list_settings(settings: Mapping[str, object]) -> str:
 
 def _table(prefix: str, said: dict[str, str], values: object, hints: Mapping[str, object]) -> str:
     rows = [
-        [code(prefix + name), code(format_value(getattr(values, name))), describe(hints[name]), cell(text)]
+        [code(prefix + name), cell(text), code(format_value(getattr(values, name))), describe(hints[name])]
         for name, text in said.items()
     ]
-    return table(["setting", "default", "takes", "meaning"], rows)
+    return table(["setting", "meaning", "default", "takes"], rows)
