@@ -272,9 +272,11 @@ def inner_band(values: Tensor, width: int) -> Tensor:
         while reach < min(width, size - 1):
             # A longer step would leave a gap at the image border.
             step = min(reach + 1, width - reach, size - 1 - reach)
-            first, later = eroded.split([step, size - step], dimension)
-            sooner, last = eroded.split([size - step, step], dimension)
-            least = torch.minimum(sooner, later)
+            kept = size - step
+            first = eroded.narrow(dimension, 0, step)
+            last = eroded.narrow(dimension, kept, step)
+            later = eroded.narrow(dimension, step, kept)
+            least = torch.minimum(eroded.narrow(dimension, 0, kept), later)
             before = torch.cat([first, least], dimension)
             eroded = torch.minimum(before, torch.cat([least, last], dimension))
             reach += step
