@@ -156,7 +156,7 @@ def test_the_line_of_a_search_says_how_far_the_best_against_the_standard_loss_an
         "12.5 of 40 trainings · best 0.2110 at 0.125 of the schedule · about 11 min 00 s left"
     )
     whole = Individual(candidate(89, CE), scored(0.8105))
-    ended = line(progress(rungs=rungs, best=whole, final=25, standard=0.7712))
+    ended = line(progress(rungs=rungs, best=whole, final=25, standard=0.7712, training_seconds=600.0))
     assert ended == "12.5 of 40 trainings · best 0.8105 · standard loss 0.7712 · about 21 min 00 s left"
     assert len(ended) < 100
     assert "12.5 of 40 training equivalents · 92 short, 1 whole" in panel_text(progress(rungs=rungs, best=whole))
