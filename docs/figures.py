@@ -208,6 +208,8 @@ AUDITED = {
 """Task of the audit → its name, the loss that a search found there, the seed of that search, and the metric."""
 AWAY = {"specks": "found/iou", "digits-worst": "found/worst_recall", "visits": "found/quantile"}
 """Task away from home → the loss that a search found there."""
+FIRST = "default, first known run"
+"""The searches that found `found/iou`; later ones found others there."""
 EXPERT = "the standard loss, tuned"
 
 
@@ -249,7 +251,7 @@ def collect_evidence() -> dict[str, list[dict[str, Any]]]:
         loss = row["shelf_loss"].partition(" ")[0]
         add(loss, row["task"], row["metric"], row["shelf"], None, (EXPERT, max(row["standard"], row["ladder"])), "away")
     metrics = {row["task"]: row["metric"] for row in away["gate"]}
-    for row in away["rows"]:
+    for row in sorted(away["rows"], key=lambda row: row["arm"] != FIRST):
         best = row["arm"].endswith("best found") or row["origin"] == "found"
         if (
             row["task"] in AWAY
@@ -271,7 +273,7 @@ def find_formulas() -> dict[str, str]:
         _, name, seed, _ = AUDITED[row["task"]]
         if (row["method"], row["search_seed"]) == ("evolution", seed):
             found[name] = row["loss"]
-    for row in _read("away")["rows"]:
+    for row in sorted(_read("away")["rows"], key=lambda row: row["arm"] != FIRST):
         if row["task"] in AWAY and (row["arm"].endswith("best found") or row["origin"] == "found"):
             found.setdefault(AWAY[row["task"]], row["loss"])
     return found
