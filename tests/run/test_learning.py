@@ -120,4 +120,4 @@ def test_a_small_budget_gives_nothing_up_before_weights_of_the_classes_were_trie
     autoloss.search(
         made, evaluations=10, workers=0, directory=tmp_path / "run", settings=settings, final=False, say=said.append
     )
-    assert any("Nothing is learnt in 1 ways to train yet" in text for text in said)
+    assert any("No way to train learns anything (1 tried)" in text for text in said)

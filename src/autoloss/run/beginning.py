@@ -185,9 +185,8 @@ def _climb_ladder(
         record = Record(store)
         ladder = climb_ladder(task, configuration.seed, budget, dispatcher, record)
         if ladder is not None and budget < ENOUGH and not _learns(evaluator, ladder):
-            say(
-                f"Nothing is learnt in {len(ladder.rungs)} ways to train yet: more, at most {ENOUGH:g} whole trainings."
-            )
+            tried = len(ladder.rungs)
+            say(f"No way to train learns anything ({tried} tried): trying more, at most {ENOUGH:g} whole trainings.")
             ladder = climb_ladder(task, configuration.seed, ENOUGH, dispatcher, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:

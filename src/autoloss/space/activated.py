@@ -266,7 +266,7 @@ def inner_band(values: Tensor, width: int) -> Tensor:
         width: Pixels; 1 gives the inner edge.
     """
     eroded = values
-    # Minima over pairs, a direction at a time: several times faster on a CPU than pooling.
+    # Minima over pairs, a direction at a time: faster than pooling for small images on a CPU.
     for dimension in range(2, values.ndim):
         reach, size = 0, values.shape[dimension]
         while reach < min(width, size - 1):
