@@ -105,9 +105,7 @@ class SearchSettings:
     def __post_init__(self) -> None:
         for weight in self.weights:
             if not _WEIGHT.fullmatch(weight):
-                raise RequestError(
-                    f"search.weights has {quote(weight)}; expected a branch and a factor above 0, such as rpn_cls=3."
-                )
+                raise RequestError(f"search.weights has {quote(weight)}; expected branch=factor, such as rpn_cls=3.")
         rungs = self.rungs
         if not rungs or rungs[-1] != 1 or not rungs[0] > 0 or any(a >= b for a, b in itertools.pairwise(rungs)):
             raise RequestError(

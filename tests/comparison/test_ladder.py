@@ -162,7 +162,7 @@ def test_candidates_are_searched_under_the_branch_weights_of_the_best():
 
 @pytest.mark.parametrize("text", ["rcnn_cls", "rcnn_cls=", "rcnn_cls=0", "rcnn_cls=-1", "=3"])
 def test_a_weight_without_a_branch_or_a_factor_is_refused(text):
-    with pytest.raises(RequestError, match=r"expected a branch and a factor above 0, such as rpn_cls=3"):
+    with pytest.raises(RequestError, match=r"expected branch=factor, such as rpn_cls=3"):
         Configuration().changed({"search.weights": (text,)})
 
 

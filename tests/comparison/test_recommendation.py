@@ -53,6 +53,30 @@ def test_a_known_loss_that_is_better_stands_before_the_standard_one_and_the_one_
     assert (found.origin, found.loss) == ("shelf", "shelf text")
 
 
+def test_the_reason_compares_with_the_strongest_of_the_others_not_with_the_standard_loss_as_given():
+    threshold = Entrant("ce (tuned threshold)", "baseline/ce", baseline=True, tuned_threshold=True)
+    shelf = Entrant("#2 shelf/balanced_ce (lr × 3)", "shelf text", known=True, learning_rate=3.0)
+    rows = [
+        row(GIVEN, 0.1),
+        row(TUNED, 0.2),
+        Row(threshold, noisy(0.88, 1)),
+        Row(shelf, noisy(0.9, 3)),
+        row(FOUND, 0.7),
+    ]
+    found = recommend(rows, 7, LADDER, "baseline/ce")
+    assert found is not None
+    assert (found.name, found.origin) == ("#2 shelf/balanced_ce", "shelf")
+    assert "#2 shelf/balanced_ce (lr × 3) is ahead of ce (tuned threshold) by +0.0" in found.reason
+    assert "8 training seeds" in found.reason
+    assert found.describe().startswith("#2 shelf/balanced_ce (shelf), learning rate × 3. ")
+    # What is ahead of the plainest way by less than the noise is named, too.
+    rows = [Row(TUNED, noisy(0.86, 1)), Row(replace(shelf, step_rule="one_norm"), noisy(0.8601, 3))]
+    level = recommend(rows, None, LADDER, "baseline/ce")
+    assert level is not None
+    assert (level.origin, level.reason.endswith("That may be chance.")) == ("standard", True)
+    assert "#2 shelf/balanced_ce (lr × 3) is ahead of ce (one norm) by" in level.reason
+
+
 def noisy(level: float, seed: int) -> tuple[Outcome, ...]:
     return tuple(Outcome(state=State.SCORED, score=level + 0.002 * ((3 * at + seed) % 5)) for at in range(8))
 

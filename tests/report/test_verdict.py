@@ -29,11 +29,11 @@ from autoloss.run.identities import Identity
 from autoloss.run.results import Search, open_run
 from autoloss.store.lock import Ownership
 from autoloss.store.read import Reader
-from autoloss.store.run_settings import Comparison
+from autoloss.store.run_settings import Comparison, StartVerdict
 from autoloss.store.store import Store
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Replicates
-from tests.report.written import POOLED, compared, scored, searched
+from tests.report.written import POOLED, compared, scored, searched, words
 
 
 def row(label: str, *scores: float | None, baseline: bool = False, **settings: float) -> Row:
@@ -367,3 +367,28 @@ def test_the_exported_file_says_all_that_a_training_elsewhere_needs(tmp_path):
     assert "warm-up over 10 % of the steps" in said
     assert "decide for yes from a probability of: 0.15" in said
     assert "norm = torch.nn.utils.get_total_norm(grads)" in said
+
+
+def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_command_to_use_it(tmp_path, capsys):
+    directory = searched(tmp_path / "run", **{"evolution.start": (POOLED,)})
+    compared(directory, found=(0.9, 0.8, 0.91), standard=(0.7, 0.75, 0.9))
+    with Store(directory, write=True) as store:
+        known, standard = store.settings().comparison.entrants
+        entrants = [{**known, "label": "#1 shelf/pooled (lr × 1)", "known": True}, standard]
+        store.change_setting("comparison", Comparison(3, entrants))
+        store.change_setting("standard_loss", {"main": "baseline/ce"})
+        store.change_setting("start", (StartVerdict("shelf/pooled", POOLED, {"main": 1.0}, None),))
+    _conclude(open_run(directory), as_json=False)
+    printed = capsys.readouterr().out
+    advice = printed[printed.index("Recommended:") :]
+    assert advice.startswith("Recommended: #1 shelf/pooled (shelf)")
+    assert "is ahead of baseline/ce by" in " ".join(advice.split())
+    assert "\nIts formula: max_pool(mean_c(p) - y * log(p))\n" in advice
+    assert re.search(r"Use: autoloss export \S+ 1 --out my_loss.py", advice)
+    assert POOLED not in advice
+    assert "Export the known loss #1 shelf/pooled: " in printed
+    assert "best loss found, #1" not in printed
+    assert summarize(open_run(directory)).to_dict()["recommendation"]["name"] == "#1 shelf/pooled"
+    text = words(page(gather_contents(Reader(directory))))
+    assert "Recommended: #1 shelf/pooled (shelf)" in text
+    assert "Its formula: max_pool(" in text

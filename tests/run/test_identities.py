@@ -29,6 +29,7 @@ from tests.screens import exit_code as run
 from tests.tasks.toy import HeatmapBranch
 
 CHANNELS = 4
+BALANCED_BCE = "-(y * log(p) / mean_nhw(y) + (1 - y) * log(1 - p) / mean_nhw(1 - y))"
 DOUBLED = "neg(log(mul(square(p), tanh(tanh(y)))))"
 
 
@@ -95,7 +96,11 @@ BOXES = BoxRegression()
         # The half of it, for a softmax in the zoo.
         (SIGMOID, draw_samples("labels"), "baseline/bce", "-y * log(p)", "baseline/ce"),
         (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", "-y * log(p)", "binary cross entropy × 0.5"),
-        (ONE_LOGIT, draw_samples("labels", 1), None, "-y * log(p)", "cross entropy"),
+        # The names of its activation go first, as a search starts from these.
+        (ONE_LOGIT, draw_samples("labels", 1), None, "-y * log(p)", "binary cross entropy × 0.5"),
+        (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", BALANCED_BCE, "shelf/balanced_bce"),
+        (SIGMOID, draw_samples("labels"), "baseline/bce", "3 * (p - y)**2", "shelf/brier_bce × 3"),
+        (SOFTMAX, draw_samples("indices"), "baseline/ce", "3 * (p - y)**2", "shelf/brier × 3"),
         (VALUES, draw_samples("soft"), "baseline/mse", "p * p - (p + p) * y", "squared error"),
         (VALUES, draw_samples("soft"), "baseline/mse", "exp(p - y)", None),
         (BOXES, draw_boxes(), "baseline/l1", "log(u / i)", "IoU loss"),

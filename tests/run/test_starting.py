@@ -240,7 +240,7 @@ class TestSpace:
         assert Loss(run.top(1)[0].loss) == run.top(1)[0].loss
 
     def test_a_run_with_operators_that_were_handed_over_asks_for_them(self, run):
-        with pytest.raises(RequestError, match=r"'squash' of this run was given as an object.*operators=\["):
+        with pytest.raises(RequestError, match=r"operator 'squash' was given as an object.*operators=\["):
             autoloss.resume(run.directory, QuickTask(), workers=0)
         sine = autoloss.Operator("sine", 1, torch.sin)
         with pytest.raises(RequestError, match="no operators named sine"):
@@ -268,7 +268,7 @@ class TestSpace:
         [
             ({"settings": {"space.without": ("maxpool",)}}, "no operator named 'maxpool'"),
             ({"operators": ["nowhere.py:x"]}, "There is no file .*nowhere.py. An operator of your own is named"),
-            ({"operators": ["squash"]}, "'squash' of this run was given as an object"),
+            ({"operators": ["squash"]}, "operator 'squash' was given as an object"),
             ({"operators": [SQUASH, SQUASH]}, "The name 'squash' is taken"),
             ({"settings": {"evolution.maximum_operators": "2"}}, "at least evolution.depth = 3"),
             ({"settings": {"space.without": "log,lgo"}}, "no operator named 'lgo'"),
@@ -301,7 +301,7 @@ class TestFrozen:
     def test_without_a_loss_the_standard_one_is_kept(self):
         task = QuickTask(("main", "other"))
         assert list(freeze_branches(task, parse_frozen(["main"])).branches) == ["other"]
-        with pytest.raises(RequestError, match="no standard loss for the branch 'other'"):
+        with pytest.raises(RequestError, match="The branch 'other' has no standard loss"):
             freeze_branches(task, parse_frozen(["other"]))
 
     @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ class TestFrozen:
             (["=baseline/ce"], "takes branch=loss"),
             (["cls=p", "cls=y"], "frozen twice"),
             (["mask=p"], "no branch named 'mask'"),
-            (["cls=baseline/ce", "reg=baseline/mse"], "all of them are frozen"),
+            (["cls=baseline/ce", "reg=baseline/mse"], r"All branches \(cls, reg\) are frozen"),
             (["cls=lgo(p)"], "no operator named 'lgo'"),
         ],
     )

@@ -19,7 +19,7 @@ WIDE = ",".join(f"column{number}" for number in range(5_000))
 
 TABLES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "table.csv is empty", "expected a header"),
-    "header alone": (b"age,color,y\n", "holds no rows", "one line of values per row"),
+    "header alone": (b"age,color,y\n", "holds no rows", "Add rows"),
     "no header": (b"1,2,3\n4,5,6\n", "only numbers", "expected a header"),
     "no target": (GOOD.replace(",y", ",z", 1).encode(), "no column in table.csv named 'y'", "Known: age, color, z"),
     "no target among thousands": (f"{WIDE}\n{WIDE}\n".encode(), "named 'y'", "5000 in all"),
@@ -58,7 +58,7 @@ TABLES: dict[str, tuple[bytes, str, str]] = {
         "at most 50",
     ),
     "hostile names": (b"\x1b[2J,[red],y\n1,2\n", "2 values where the header has 3", "line 2"),
-    "zeros": (bytes(3_000), "table.csv holds no rows", "one line of values per row"),
+    "zeros": (bytes(3_000), "table.csv holds no rows", "Add rows"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not UTF-8", "CSV in UTF-8"),
 }
 
@@ -174,8 +174,8 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no masks": (lambda root: (root / "masks").rename(root / "mask"), "there is no masks", "masks/one.png"),
     "a list that leaves the folder": (
         lambda root: (root / "train.txt").write_text("../../etc/passwd\n"),
-        "'../../etc/passwd', which lies outside",
-        "List names inside that folder only",
+        "'../../etc/passwd', outside the folder",
+        "Remove the line",
     ),
     "a binary list": (
         lambda root: (root / "train.txt").write_bytes(b"\xff\xfe\x00"),

@@ -67,9 +67,7 @@ def _get_name(words: list[str]) -> str | None:
     """Return the loss of `zoo show NAME`, or of `zoo NAME`."""
     names = words[1:] if words[:1] == ["show"] else words
     if len(names) > 1 or (words and not names):
-        raise RequestError(
-            f"Give the name of one loss: autoloss zoo show baseline/ce; found {len(names)} names. `autoloss zoo` lists them."
-        )
+        raise RequestError(f"Found {len(names)} names; give one, as in: autoloss zoo show baseline/ce")
     return names[0] if names else None
 
 

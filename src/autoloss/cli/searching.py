@@ -147,6 +147,4 @@ def _conclude(found: Search, as_json: bool) -> None:
     for table in tables:
         console_of().print(table)
     print_lines(*summary.verdict.text, f"The search ended: {found.end}.", *map(str, summary.verdict.steps))
-    advice, commands = found.recommendation, summary.commands
-    print_lines(*([] if advice is None else ["", f"Recommended: {advice.describe()}"]))
-    print_lines(*(f"{what.capitalize()}: {command}" for what, command in commands.items()))
+    print_lines("", *summary.advice, *(f"{what.capitalize()}: {how}" for what, how in summary.commands.items()))

@@ -77,6 +77,15 @@ class Entrant:
         found = None if self.baseline else re.match(r"#(\d+)\b", self.label)
         return int(found[1]) if found else None
 
+    @property
+    def name(self) -> str:
+        """What it is called without how it is trained.
+
+        >>> Entrant("#1 shelf/dice (lr × 3)", "…", 3.0).name, Entrant("ce (lr × 3)", "baseline/ce", 3.0, baseline=True).name
+        ('#1 shelf/dice', 'baseline/ce')
+        """
+        return self.loss if self.number is None else self.label.partition(" (")[0]
+
     def count_changes(self, standard: str) -> int:
         """Count what differs from training with the standard loss as the recipe says; another rate is no more complicated."""
         others = self.loss != standard, self.tuned_threshold, bool(self.weights), self.length != 1

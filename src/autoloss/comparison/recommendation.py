@@ -23,6 +23,7 @@ class Recommendation:
 
     Args:
         loss: A formula, a loss of several branches, or a name in the zoo.
+        name: What tables call it.
         learning_rate: Factor on the recipe's, or with `adamw` on Adam's usual one.
         origin: `found` by the search, on the `shelf` of known losses, or the task's `standard` loss.
         reason: Why, in a sentence.
@@ -35,6 +36,7 @@ class Recommendation:
     origin: Origin
     reason: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
     def describe(self) -> str:
         """Describe it in a line.
@@ -44,11 +46,11 @@ class Recommendation:
         """
         rate = [] if self.learning_rate == 1 else [f"learning rate × {self.learning_rate:g}"]
         changes = [f"{name} {value}" for name, value in self.recipe.items()]
-        return f"{', '.join([f'{self.loss} ({self.origin})', *rate, *changes])}. {self.reason}"
+        return f"{', '.join([f'{self.name or self.loss} ({self.origin})', *rate, *changes])}. {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        names = ("loss", "learning_rate", "origin", "reason")
+        names = ("loss", "name", "learning_rate", "origin", "reason")
         return {**{name: getattr(self, name) for name in names}, "recipe": dict(self.recipe)}
 
 
@@ -89,13 +91,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
     origin: Origin = "standard" if chosen in own else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
-    if chosen is not first:
-        lead, error = weigh_lead(chosen, first)
-        errors = f", {lead / error:.1f} standard errors" if error else ""
-        reason = (
-            f"On the valid and the test split together {chosen.entrant.label} is ahead of {first.entrant.label} by "
-            f"{signed(lead)}{errors}."
-        )
+    # The strongest of the others, as the verdict names it, not what the choice began with.
+    others = [row for row in sort_by_mean(known) if row is not chosen]
+    reason = " ".join([reason, *(_describe(chosen, row) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
         rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
@@ -103,7 +101,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         if all(_is_better(_subtract(found, row)) for row in rivals):
             chosen, origin, reason = found, "found", _describe(found, closest)
         elif _subtract(found, closest).value > 0:
-            reason = f"{reason} {_describe(found, closest)} That may be chance."
+            reason = f"{reason} {_describe(found, closest)}"
     return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
 
 
@@ -132,10 +130,13 @@ def _is_better(lead: Estimate) -> bool:
 
 def _describe(row: Row, than: Row) -> str:
     lead = _subtract(row, than)
+    if lead.value < 0:
+        return _describe(than, row)
+    chance = "" if _is_better(lead) else " That may be chance."
     interval = "" if lead.half_width is None else f" ± {figure(lead.half_width)}"
     return (
         f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(lead.value)}{interval} (95 % "
-        f"confidence interval over {describe_noise(lead)})."
+        f"confidence interval over {describe_noise(lead)}).{chance}"
     )
 
 
@@ -152,4 +153,4 @@ def make_recommendation(
         recipe["threshold"] = round(threshold, 3)
     if entrant.weights:
         recipe["weights"] = dict(entrant.weights)
-    return Recommendation(entrant.loss, entrant.learning_rate, origin, reason, recipe)
+    return Recommendation(entrant.loss, entrant.learning_rate, origin, reason, recipe, entrant.name)

@@ -286,7 +286,7 @@ def isolate() -> Iterator[None]:
             yield
         except SystemExit as error:
             raise RunError(
-                f"The task's code ends the process: {describe_user_error(error)}. Raise an error."
+                f"The task's code ends the process: {describe_user_error(error)}; raise an error."
             ) from error
 
 

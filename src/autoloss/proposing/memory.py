@@ -105,9 +105,7 @@ def write_prior(forests: Sequence[Forest], path: Path) -> str:
     data = BytesIO()
     np.savez_compressed(data, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **content)
     if len(data.getvalue()) > MOST_BYTES:
-        raise RequestError(
-            f"The prior would have {len(data.getvalue())} bytes; at most {MOST_BYTES} are allowed. Learn from fewer runs."
-        )
+        raise RequestError(f"The prior has {len(data.getvalue())} bytes, above {MOST_BYTES}. Learn from fewer runs.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.getvalue())
     return digest

@@ -64,10 +64,7 @@ def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None)
     'object RandomSearch'
     """
     if proposer is not None and archive is not None:
-        raise RequestError(
-            "Found both an archive and a proposer. Pass the archive to the proposer, or give only one of them.",
-            argument="archive",
-        )
+        raise RequestError("Found an archive and a proposer. Pass the archive to the proposer.", argument="archive")
     if proposer is not None:
         return _OWN + type(proposer).__name__
     return name if archive is None else name.partition(_WITH)[0] + _WITH + type(archive).__name__

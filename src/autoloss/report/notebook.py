@@ -58,10 +58,9 @@ def _(value: Rows) -> str:
 
 @to_html.register(Search)
 def _(value: Search) -> str:
-    summary, advice = summarize(value, LISTED), value.recommendation
+    summary = summarize(value, LISTED)
     parts = [f"<p><strong>{escape(summary.task)}</strong>: {escape(summary.verdict.headline)}</p>"]
-    if advice is not None:
-        parts.append(f"<p>Recommended: {escape(advice.describe())}</p>")
+    parts += [f"<p>{escape(line)}</p>" for line in summary.advice]
     rows = [(f"#{one.found.id}", figure(one.found.score), one.formula.line) for one in summary.top]
     return "".join([*parts, _write_table(("loss", "score", "formula"), rows)])
 

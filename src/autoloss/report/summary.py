@@ -82,11 +82,22 @@ class Summary:
         """The commands that show the run and, where something is recommended, that give it to use."""
         directory, advice = str(self.search.directory), self.search.recommendation
         found = {"look": shlex.join(["autoloss", "report", directory])}
-        if advice is not None and advice.origin == "found" and self.best is not None:
-            found["use"] = shlex.join(["autoloss", "export", directory, str(self.best.found.id), "--out", "my_loss.py"])
-        elif advice is not None and advice.loss in ENTRIES:
+        numbers = {row.entrant.loss: row.entrant.number for row in self.search.comparison}
+        if advice is not None and advice.loss in ENTRIES:
             found["use"] = f"autoloss zoo show {advice.loss}"
+        elif advice is not None and (number := numbers.get(advice.loss)) is not None:
+            found["use"] = shlex.join(["autoloss", "export", directory, str(number), "--out", "my_loss.py"])
         return found
+
+    @property
+    def advice(self) -> list[str]:
+        """What is recommended, and its formula where a reader can write it; empty where nothing is."""
+        advice = self.search.recommendation
+        if advice is None:
+            return []
+        entry = ENTRIES.get(advice.loss)
+        formula = simplify_formulas(self.search, [advice.loss])[advice.loss].text if entry is None else entry.formula
+        return [f"Recommended: {advice.describe()}", *[f"Its formula: {formula}"] * bool(formula)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

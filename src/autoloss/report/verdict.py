@@ -114,15 +114,18 @@ def reach_verdict(search: Search, state: State) -> Verdict:
     sentences = evidence(judgement)
     if judgement.standing is Standing.NOT_COMPARED:
         sentences = [*_describe_best(search, best), *progress]
-    if readable.identity:
+    entrant = search.enter(best.id, best.formula)
+    # A known loss has its name in its label already.
+    identity = "" if entrant.known else readable.identity
+    if identity:
         sentences.append(
-            f"On this task, #{best.id} has the gradient of {readable.identity}. "
+            f"On this task, #{best.id} has the gradient of {identity}. "
             "A factor on a loss acts like a factor on the learning rate."
         )
     sentences += [*search.settings.comparison.notes, *search.settings.changes]
     is_open = state.going or (bool(resume) and judgement.standing is Standing.NOT_COMPARED)
     steps = [*resume, *([] if is_open else _next_steps(search, best, form))]
-    return Verdict(headline(judgement, readable.identity, form), form.tone, sentences, steps)
+    return Verdict(headline(judgement, identity, form), form.tone, sentences, steps)
 
 
 def headline(judgement: Judgement, identity: str = "", form: Form | None = None) -> str:
@@ -259,7 +262,9 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         elif not (search.ladder and search.ladder.best is not search.ladder.given) and judgement.can_seeds_tell:
             more = ("--evaluations", f"+{search.configuration.evaluations}")
             steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
-    return [*steps, _advise(f"Export the best loss found, #{best.id}", search, *export)]
+    entrant = search.enter(best.id, best.formula)
+    what = f"the known loss {entrant.name}" if entrant.known else f"the best loss found, {entrant.name}"
+    return [*steps, _advise(f"Export {what}", search, *export)]
 
 
 def _at(entrant: Entrant) -> str:

@@ -139,9 +139,12 @@ class Identifier:
 
 
 def _list_known(branch: Branch, channels: int, standard: str | None) -> Iterator[tuple[str, str, Expression]]:
-    """Yield name, title and tree of all losses that fit a branch: the standard one first, then the baselines."""
-    names = sorted(ENTRIES, key=lambda name: (name != standard, not name.startswith("baseline/")))
-    for name in names:
+    """Yield name, title and tree of all losses that fit a branch: the standard one, then those of its activation, as in a shelf."""
+
+    def order(name: str) -> tuple[bool, bool, bool]:
+        return name != standard, ENTRIES[name].activation != branch.kernel, not name.startswith("baseline/")
+
+    for name in sorted(ENTRIES, key=order):
         entry, tree = ENTRIES[name], _parse(name, branch)
         if tree is not None:
             yield name, entry.title if entry.title and branch.fits(entry.activation, channels) else name, tree

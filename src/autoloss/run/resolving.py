@@ -76,14 +76,11 @@ def freeze_branches(task: Task, losses: Mapping[str, str]) -> Task:
         for branch in named:
             if not text and branch not in task.standard:
                 raise RequestError(
-                    f"The task names no standard loss for the branch {branch!r}; name the loss that it keeps.",
-                    argument="frozen",
+                    f"The branch {branch!r} has no standard loss; name the loss that it keeps.", argument="frozen"
                 )
             kept[branch] = text or task.standard[branch]
     if set(kept) == set(task.branches):
-        raise RequestError(
-            f"The task has the branches {', '.join(task.branches)}, and all of them are frozen; leave at least one to the search."
-        )
+        raise RequestError(f"All branches ({', '.join(task.branches)}) are frozen; leave at least one to search.")
     branches = {branch: task.branches[branch] for branch in kept}
     return FrozenTask(task, bind(zoo.resolve(kept, branches)[1], branches))
 
@@ -114,8 +111,7 @@ def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator
             own.append(objects[reference])
         else:
             raise RequestError(
-                f"The operator {reference!r} of this run was given as an object in Python; give it again there, "
-                "with operators=[…]."
+                f"The run's operator {reference!r} was given as an object in Python; give it again with operators=[…]."
             )
     return build_operator_table(own)
 

@@ -328,9 +328,7 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
     first, second, curve = objective.slope_scores(np.tile(start, (len(labels), 1)), labels)
     if not np.isfinite(first).all() or not np.isfinite(second).all():
         scores = [round(each, 4) for each in start.tolist()]
-        raise RequestError(
-            f"The gradient or Hessian of the loss is not finite at the start {scores}; name another start, or use another loss."
-        )
+        raise RequestError(f"The gradient or Hessian is not finite at the start {scores}. Name another start, or loss.")
     size = float(np.sqrt(np.average((first**2).sum(axis=1), weights=weight)))
     counts = curve[weight > 0], second[weight > 0]
     usable = np.abs(counts[1]) if objective.hessian == "abs" else counts[1]

@@ -38,9 +38,7 @@ def find_digest(directory: Path) -> str:
     try:
         return file_digest(directory / FILE)
     except OSError as error:
-        raise RunError(
-            f"{directory / FILE} cannot be read: {error.strerror}. Restore it from a copy of the run."
-        ) from None
+        raise RunError(f"{directory / FILE} cannot be read: {error.strerror}. Restore it from a copy.") from None
 
 
 def load(directory: Path, expected: str) -> Samples:

@@ -52,8 +52,7 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
         ) from error
     if not isinstance(built, nn.Module):
         raise RequestError(
-            f"The network is {name_kind(built)}; expected a torch.nn.Module, or a function without arguments that "
-            "returns one."
+            f"The network is {name_kind(built)}; expected a torch.nn.Module, or a function returning one."
         )
     return built
 

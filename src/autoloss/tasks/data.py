@@ -83,8 +83,7 @@ class Data:
             key, chosen = 1 if self.target is None else self.target, 0
         else:
             raise RequestError(
-                f"An item of the {name} data is {describe(batch)}; expected a pair (input, target), or a "
-                "dictionary that holds both."
+                f"An item of the {name} data is {describe(batch)}; expected a pair (input, target), or a dictionary of both."
             )
         try:
             inputs, target = _pick(batch, chosen if self.inputs is None else self.inputs), _pick(batch, key)

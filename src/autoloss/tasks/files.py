@@ -137,9 +137,7 @@ def read_names(file: Path, name: str) -> list[str]:
         raise RequestError(f"{file} cannot be read ({error}); expected a text file with one name per line.") from None
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if astray := [name for name in names if leads_outside(name)]:
-        raise RequestError(
-            f"{file} names {quote(astray[0])}, which lies outside the folder of {name}. List names inside that folder only."
-        )
+        raise RequestError(f"{file} names {quote(astray[0])}, outside the folder of {name}. Remove the line.")
     if not names:
         raise RequestError(f"{file} is empty: the split {file.stem!r} of {name} has no images. Put one name per line.")
     return names

@@ -297,9 +297,7 @@ class SupervisedTask(TrainerTask):
             RequestError: The task does not predict a class for each pixel, or does not offer this training.
         """
         if not (self._has_space and isinstance(self._branch, ActivatedBranch) and self._branch.has_classes):
-            raise RequestError(
-                f"The task {self.name} has no pictures: it does not predict a class for each pixel. Choose a segmentation task."
-            )
+            raise RequestError(f"The task {self.name} has no pictures: only segmentation tasks have.")
         check_training(self, criterion, training, self._list_splits(training.schedule))
         data = self._splits[training.schedule][training.fold][training.split]
         trainer = self._trainer(criterion, training)

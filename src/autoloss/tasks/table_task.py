@@ -109,9 +109,7 @@ def read_table(
     if data in bundled:
         table = bundled[data]
         if options.drop or any(wanted.values()):
-            raise RequestError(
-                f"The bundled data set {data!r} has its own columns; leave out the options {', '.join((*wanted, 'drop'))}."
-            )
+            raise RequestError(f"The data set {data!r} has its own columns; leave out {', '.join((*wanted, 'drop'))}.")
         found = importlib.util.find_spec(table.package)
         if found is None or found.origin is None:
             raise RequestError(

@@ -190,9 +190,7 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
             "or partition the data in train() and declare the number as `folds`."
         )
     if training.tuned_threshold and not task.tunes_threshold:
-        raise RequestError(
-            f"The task {task.name} cannot tune a threshold. Remove tuned_threshold, or declare `tunes_threshold`."
-        )
+        raise RequestError(f"The task {task.name} cannot tune a threshold: declare `tunes_threshold = True`.")
     if training.step_rule not in task.step_rules:
         raise unknown(f"step rule of the task {task.name}", training.step_rule, task.step_rules)
     for branch in task.branches:

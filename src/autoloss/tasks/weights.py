@@ -39,9 +39,7 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
         ) from None
     except Exception as error:  # Each format raises its own errors.
         reason = (str(error).splitlines() or [""])[0]
-        raise RequestError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). {_EXPECTED}"
-        ) from error
+        raise RequestError(f"{path} cannot be read ({type(error).__name__}: {reason[:300]}). {_EXPECTED}") from error
     if not isinstance(found, dict):
         raise RequestError(f"{path} holds {name_kind(found)}, not a state dict. {_EXPECTED}")
     for name, value in found.items():
@@ -71,9 +69,7 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
             body.load_state_dict(load_state_dict(weights))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
-            raise RequestError(
-                f"{weights} does not hold the weights of a {name} ({reason}); give its state dict."
-            ) from None
+            raise RequestError(f"{weights} is no state dict of a {name} ({reason}); give one.") from None
     return body
 
 

@@ -87,8 +87,7 @@ class TrainingState:
         state = _read(path)
         if state is None:
             raise RequestError(
-                f"{path} cannot be read by every process. Keep the training in a folder that all machines share.",
-                argument="out",
+                f"{path} cannot be read by every process. Use a folder that all machines share.", argument="out"
             )
         _check_metadata(state[METADATA], checkpoints.metadata, path)
         try:

@@ -57,10 +57,7 @@ def process_group(device: str) -> Iterator[None]:
         return
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and torch.device(device).index is not None:
-        raise RequestError(
-            f"device is {device}; started by torchrun, each process needs its own GPU. Use cuda.",
-            argument="device",
-        )
+        raise RequestError(f"device is {device}; started by torchrun, expected cuda.", argument="device")
     if on_gpu:
         torch.cuda.set_device(local_rank())
     # This module binds the process group of the time of its import as default arguments, and optimizers import it. A group

@@ -210,9 +210,7 @@ def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int,
     import ray
 
     if ray.is_initialized():
-        raise RequestError(
-            "This process is connected to a Ray cluster already. Name its address in place of auto, or call ray.shutdown()."
-        )
+        raise RequestError("A Ray cluster is connected already. Name its address, or call ray.shutdown() first.")
     found = ray.util.get_node_ip_address()
     if found != LOOPBACK:
         asked = " ".join(f"{name}={value}" for name, value in {**ISOLATED, AUTH_MODE: "token"}.items())
@@ -241,10 +239,7 @@ def _join_cluster(owned: contextlib.ExitStack, address: str) -> ModuleType:
     if not ray.is_initialized():
         _connect(owned, address=address)
     elif (connected := ray.get_runtime_context().gcs_address) != address:
-        raise RequestError(
-            f"This process is connected to the Ray cluster at {connected}, not to {address}. "
-            "Name that one, or call ray.shutdown()."
-        )
+        raise RequestError(f"Ray is connected to {connected}, not to {address}. Name that one, or call ray.shutdown().")
     return ray
 
 

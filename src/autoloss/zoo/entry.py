@@ -60,8 +60,7 @@ class Entry:
         if self.members:
             if set(branches) != set(self.members):
                 raise RequestError(
-                    f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
-                    f"this task has {', '.join(branches)}."
+                    f"{self.name!r} has the branches {', '.join(self.members)}; this task has {', '.join(branches)}."
                 )
             return {name: self.members[name].make_branch_loss(name, branch) for name, branch in branches.items()}
         name, branch = get_only_branch(branches, self.name)

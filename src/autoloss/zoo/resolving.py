@@ -147,6 +147,5 @@ def _read_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str
 def _check_branches(found: Mapping[str, object], branches: Mapping[str, Branch]) -> None:
     if set(found) != set(branches):
         raise RequestError(
-            f"Losses were given for the branches {', '.join(found)}; this task has {', '.join(branches)}. "
-            "Give one for each."
+            f"The loss has the branches {', '.join(found)}; this task has {', '.join(branches)}. Give one for each."
         )

@@ -107,7 +107,7 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
     [
         ([], "people.csv is empty"),
         (["", "  ", ""], "people.csv is empty"),
-        (["age,y"], "people.csv holds no rows: line 1 is its header"),
+        (["age,y"], "people.csv holds no rows after its header in line 1"),
         (["1,2,3", "4,5,6"], "people.csv, line 1: only numbers; expected a header"),
         (["x,x,y", "1,2,a"], "line 1, column 'x': the same name is used by columns 1 and 2"),
         (["x,,y", "1,2,a"], "line 1: column 2 has no name"),

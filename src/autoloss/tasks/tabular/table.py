@@ -207,10 +207,7 @@ def _read_cells(path: Path, faults: Faults) -> Cells:
         raise RequestError(f"{path.name} is empty; expected a header with column names and then one row per line.")
     header = _read_header(path, rows[0], faults)
     if len(rows) == 1:
-        raise RequestError(
-            f"{path.name} holds no rows: line {rows[0][0]} is its header and nothing follows. "
-            "Add one line of values per row."
-        )
+        raise RequestError(f"{path.name} holds no rows after its header in line {rows[0][0]}. Add rows.")
     kept = [(line, row) for line, row in rows[1:] if _check_length(row, header, line, faults)]
     columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
     return Cells(header, columns, [line for line, _ in kept])

@@ -127,7 +127,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         """Return the images to train on, and `count` of them that are held out at random."""
         if not 0 < count < len(self):
             raise RequestError(
-                f"{count} images cannot be held out of the {len(self)} of {self.name}; hold out at least 1 and fewer than all."
+                f"Found {count} images to hold out of {len(self)} of {self.name}; expected 1 or more, not all."
             )
         held = set(Random(seed).sample(range(len(self)), count))
         rest = [index for index in range(len(self)) if index not in held]

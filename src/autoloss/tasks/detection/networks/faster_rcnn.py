@@ -250,9 +250,7 @@ def _compute_loss(head: Head, loss: BranchLoss, boxes: SampledBoxes, own: OwnOut
     if head.layers is None:
         return loss(*head.inputs(boxes))
     if own is None:
-        raise RequestError(
-            f"The network has no layers of the head {head.name!r}; build it with FasterRCNN(…, heads=…)."
-        )
+        raise RequestError(f"The network has no layers of the head {head.name!r}; build it with heads=….")
     if not len(own.prediction):
         # No image holds an object: the gradient is zero.
         return own.prediction.sum()
