@@ -25,9 +25,8 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.comparison.entrant import Entrant, training_seeds
-from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import Measurements, Row, sort_by_mean
+from autoloss.comparison.entrant import Entrant, Measurements, Row, sort_by_mean, training_seeds
+from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_generator
@@ -243,7 +242,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
 
 
 def _trained(entrants: Sequence[Entrant], fresh: Sequence[int], split: str, dispatcher: Dispatcher) -> list[Row]:
-    return compare_losses(entrants, fresh, split, dispatcher, Record())
+    return Record(dispatcher).compare_losses(entrants, fresh, split)
 
 
 def _summary(found: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -33,15 +33,13 @@ import numpy as np
 from scipy.stats import trim_mean
 
 import autoloss
-from autoloss.comparison.baselines import MOST_RIVALS, baselines, tune_learning_rates
-from autoloss.comparison.entrant import TEST, Entrant, training_seeds
+from autoloss.comparison.baselines import MOST_RIVALS, baselines
+from autoloss.comparison.entrant import TEST, Entrant, Row, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
-from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import Row, compare_paired, sort_by_mean
+from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.run.results import Search
@@ -160,8 +158,8 @@ def _make_task(spec: str, quick: bool) -> autoloss.Task:
 class Told(Record):
     """A record whose trainings are printed as they end."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        super().__init__(store)
+    def __init__(self, dispatcher: Dispatcher, store: Store, name: str) -> None:
+        super().__init__(dispatcher, store)
         self._name = name
 
     def add(self, job: Train, outcome: Outcome) -> None:
@@ -179,11 +177,11 @@ def _measure(
     try:
         with (
             Store(folder, write=True) as store,
-            start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
+            start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as dispatcher,
         ):
-            dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
+            record = Told(dispatcher, store, task.name)
             return {
-                column: _measure_column(task, search, column, dispatcher, record, arguments.test_seeds)
+                column: _measure_column(task, search, column, record, arguments.test_seeds)
                 for column in COLUMNS
                 if column in task.step_rules
             }
@@ -192,7 +190,7 @@ def _measure(
 
 
 def _measure_column(
-    task: autoloss.Task, search: Search, column: StepRule, dispatcher: Dispatcher, record: Record, seeds: int
+    task: autoloss.Task, search: Search, column: StepRule, record: Record, seeds: int
 ) -> list[tuple[str, Row]]:
     recommended, plain = search.recommendation, baselines(task)
     roles = {one.loss: "standard" if place == 0 else "baseline" for place, one in enumerate(plain)}
@@ -205,11 +203,11 @@ def _measure_column(
     ]
     if recommended is not None and recommended.loss not in roles:
         entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
-    tuned = tune_learning_rates(entrants, task, 0, dispatcher, record)
+    tuned = tune_learning_rates(entrants, task, 0, record)
     others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[MOST_RIVALS:]
     left = {row.entrant for row in others if recommended is None or row.entrant.loss != recommended.loss}
     kept = [row.entrant for row in tuned if row.entrant not in left]
-    rows = compare_losses(kept, training_seeds(0, "audit", seeds), TEST, dispatcher, record)
+    rows = record.compare_losses(kept, training_seeds(0, "audit", seeds), TEST)
     return [(roles.get(row.entrant.loss, "recommended"), row) for row in rows]
 
 

@@ -30,9 +30,8 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Measurements, compare_paired
 from autoloss.comparison.noise import estimate_mean
-from autoloss.comparison.table import Measurements, compare_paired
 from awayarms import ARMS, BUDGET, GATE, LADDER, STANDARD, Work, perform
 from awayaudit import find_p, read_audit
 from awaytasks import BY_NAME, TASKS

@@ -11,9 +11,9 @@ from typing import Any
 
 import autoloss
 from autoloss import zoo
-from autoloss.comparison.baselines import LEARNING_RATES, standard_entrant
-from autoloss.comparison.entrant import Entrant, training_seeds
-from autoloss.comparison.table import Measurements
+from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.entrant import Entrant, Measurements, training_seeds
+from autoloss.comparison.record import LEARNING_RATES
 from autoloss.errors import RunError
 from autoloss.run.results import find_learning_rate
 from autoloss.space.loss import MAIN

@@ -8,9 +8,8 @@ from statistics import fmean
 from typing import Any
 
 import autoloss
-from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.entrant import Entrant, Measurements, training_seeds
 from autoloss.comparison.noise import Estimate
-from autoloss.comparison.table import Measurements
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.settings import Configuration
 from autoloss.training.training import Replicates

@@ -30,12 +30,11 @@ from torch import Tensor
 
 from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
-from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, collect_rows, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import judge_comparison
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.recommendation import recommend
-from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import collect_rows, sort_by_mean
+from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.jobs import Job, Train
 from autoloss.proposing.records import Outcome
@@ -144,8 +143,8 @@ def run_trial(kind: str, number: int, gain: float) -> dict:
             )
         )
         dispatcher = Dispatcher(InlineWorkers(function), configuration.limits)
-        record = Record(store)
-        searched = compare_losses(candidates, [evaluator.make_training().seed], "valid", dispatcher, record)
+        record = Record(dispatcher, store)
+        searched = record.compare_losses(candidates, [evaluator.make_training().seed], "valid")
         count = configuration.final.confirm
         best = [row.entrant for row in sort_by_mean(searched) if row.mean is not None][:count]
         confirm_and_compare(best, task, configuration, dispatcher, store, lambda text: None)

@@ -36,8 +36,8 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.comparison.baselines import baselines, tune_learning_rates
-from autoloss.comparison.record import Record
+from autoloss.comparison.baselines import baselines
+from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
@@ -249,7 +249,7 @@ def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, An
     shared = SharedRunner(Evaluator(task, samples, configuration), cache, end)
     with InlineWorkers(shared) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
-        tuned = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, Record())
+        tuned = tune_learning_rates(baselines(task, every=True), task, 0, Record(dispatcher))
     entrants = [row.entrant for row in tuned]
     rows = [
         {

@@ -37,8 +37,8 @@ from typing import Any
 import torch
 
 import autoloss
-from autoloss.comparison.baselines import LEARNING_RATES
-from autoloss.comparison.table import Measurements, compare_paired
+from autoloss.comparison.entrant import Measurements, compare_paired
+from autoloss.comparison.record import LEARNING_RATES
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.metric import measure_resamples
 from autoloss.training.training import Replicates, Scored, Training

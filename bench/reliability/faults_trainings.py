@@ -31,9 +31,8 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Dispatcher, job_key
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop

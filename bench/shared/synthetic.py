@@ -19,8 +19,7 @@ from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
-from autoloss.training.loop import CURVE_POINTS
-from autoloss.training.training import Training
+from autoloss.training.training import CURVE_POINTS, Training
 
 PASSING = 1 / 11
 """Share among the trees that hold a prediction and a target."""

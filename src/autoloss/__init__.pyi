@@ -8,7 +8,7 @@ from autoloss.comparison.ladder import Rung as Rung
 from autoloss.errors import OwnedError as OwnedError
 from autoloss.errors import RequestError as RequestError
 from autoloss.errors import RunError as RunError
-from autoloss.evaluation.machines import Machines as Machines
+from autoloss.evaluation.dispatch import Machines as Machines
 from autoloss.formulas.simplify import simplify as simplify
 from autoloss.proposing.archive import AgeingPopulation as AgeingPopulation
 from autoloss.proposing.archive import Archive as Archive

@@ -319,8 +319,6 @@ def get_search_settings(task: object, recipe: str | None = None) -> Mapping[str,
     """
     if recipe not in (None, *SEARCH_RECIPES):
         raise unknown("recipe of a search", recipe, SEARCH_RECIPES)
-    found = RECIPES.get(task) if isinstance(task, str) else None
-    paper = found.settings if found is not None and found.schedule == "proxy" else {}
-    if recipe == "paper":
-        return paper
-    return {**DEFAULT, **(OWN.get(task, {}) if isinstance(task, str) else {}), **paper}
+    name = task if isinstance(task, str) else ""
+    paper = RECIPES[name].settings if name in RECIPES and RECIPES[name].schedule == "proxy" else {}
+    return paper if recipe == "paper" else {**DEFAULT, **OWN.get(name, {}), **paper}

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from autoloss.comparison.baselines import (
-    LEARNING_RATES,
-    PROMISING,
-    find_promising,
-    standard_entrant,
-    tune_learning_rates,
-)
+from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TUNING, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.record import Record
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.comparison.record import LEARNING_RATES, PROMISING, Record, find_promising, tune_learning_rates
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.settings import Configuration
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
@@ -24,13 +17,13 @@ from tests.comparison.test_ladder import task
 
 
 def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
-    made, record = task(), Record()
+    made = task()
     others = [Entrant(name, name, baseline=True) for name in ("baseline/dice", *CLASS_WEIGHTS["baseline/ce"])]
-    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as pool:
-        dispatcher = Dispatcher(pool, Configuration().limits)
-        promising, left = find_promising(others, made, 0, dispatcher, record, lambda one: [one])
+    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+        record = Record(dispatcher)
+        promising, left = find_promising(others, made, 0, record, lambda one: [one])
         assert len(record.outcomes) == len(others) * len(LEARNING_RATES)
-        rows = tune_learning_rates(promising, made, 0, dispatcher, record)
+        rows = tune_learning_rates(promising, made, 0, record)
     assert [len(promising), len(left)] == [PROMISING, len(others) - PROMISING]
     assert {one.loss for one in promising}.isdisjoint(row.entrant.loss for row in left)
     second = training_seeds(0, TUNING, 2)[1]
@@ -49,9 +42,8 @@ def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
         store.write_settings(
             RunSettings(configuration=configuration, task=TaskReference("x"), title="x", branches={}, release="1")
         )
-        record = Record(store)
-        with start_workers(Evaluator(made, {}, configuration), Machines(workers=0)) as pool:
-            dispatcher = Dispatcher(pool, configuration.limits)
-            compare_with_baselines([found], made, configuration, 1, store, dispatcher, record, ladder=ladder)
+        with start_workers(Evaluator(made, {}, configuration), Machines(workers=0)) as dispatcher:
+            record = Record(dispatcher, store)
+            compare_with_baselines([found], made, configuration, 1, store, record, ladder=ladder)
     tried = {(job.loss, job.training.step_rule) for job in record.outcomes}
     assert {("baseline/dice", "recipe"), ("baseline/dice", "one_norm")} <= tried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Measurements, Row
 from autoloss.comparison.explain import explain_loss
 from autoloss.comparison.explanation import (
     CLASSES,
@@ -19,9 +19,7 @@ from autoloss.comparison.explanation import (
 from autoloss.comparison.record import Record
 from autoloss.comparison.share import divide
 from autoloss.comparison.simpler import list_forms
-from autoloss.comparison.table import Measurements, Row
-from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.request import make_request, prepare
 from autoloss.space.parsing import parse
@@ -33,10 +31,9 @@ SEEDS = 4
 
 def explain(task: Task, loss: str) -> tuple[Explanation, Plan, Record]:
     evaluator = prepare(make_request(task, {"rejection.engine": "reference"}))
-    record = Record()
-    with start_workers(evaluator, Machines(workers=0)) as pool:
-        dispatcher = Dispatcher(pool, evaluator.configuration.limits)
-        return *explain_loss(Entrant("#1", loss), evaluator, SEEDS, dispatcher, record), record
+    with start_workers(evaluator, Machines(workers=0)) as dispatcher:
+        record = Record(dispatcher)
+        return *explain_loss(Entrant("#1", loss), evaluator, SEEDS, record), record
 
 
 def test_class_weights_are_the_cause_of_weighted_cross_entropy():

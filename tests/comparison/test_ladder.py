@@ -10,14 +10,12 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss.comparison.climbing import climb_ladder
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Measurements, find_simplest
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record
-from autoloss.comparison.table import Measurements, find_simplest
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration
@@ -47,9 +45,9 @@ def task(learning_rate: float = 0.002, **others) -> SupervisedTask:
 
 
 def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder | None, Record]:
-    evaluator, record = Evaluator(made, {}, Configuration()), Record(store)
-    with start_workers(evaluator, Machines(workers=0)) as pool:
-        return climb_ladder(made, 0, budget, Dispatcher(pool, Configuration().limits), record), record
+    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+        record = Record(dispatcher, store)
+        return climb_ladder(made, 0, budget, record), record
 
 
 def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():

@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 
-from autoloss.comparison.entrant import CONFIRMATION, Entrant, training_seeds
+from autoloss.comparison.entrant import CONFIRMATION, Entrant, Row, training_seeds
 from autoloss.comparison.racing import MOST, Race, find_contenders, follow_race
-from autoloss.comparison.table import Row
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import FinalSettings

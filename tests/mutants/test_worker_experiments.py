@@ -133,7 +133,7 @@ MUTANTS = {
         misbehaving, "autoloss.errors:keep_text", {"if len(text) > characters:": "if False:"}
     ),
     "scores that are no numbers": Mutant(
-        score_not_finite, "autoloss.evaluation.evaluator:to_record", {"if not math.isfinite(score):": "if False:"}
+        score_not_finite, "autoloss.proposing.records:to_record", {"if not math.isfinite(score):": "if False:"}
     ),
 }
 

@@ -8,10 +8,9 @@ import shutil
 import pytest
 
 import autoloss
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Row
 from autoloss.comparison.explanation import CLASSES, CONFIDENCE, NONE, STEPS, Control, Explanation
 from autoloss.comparison.recommendation import Recommendation
-from autoloss.comparison.table import Row
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.writing import write_report

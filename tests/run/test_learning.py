@@ -11,6 +11,7 @@ from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.errors import RunError
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.run.beginning import check_learning
 from autoloss.settings import Configuration
 from autoloss.store.run_settings import TaskReference
@@ -32,6 +33,10 @@ class Constant(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return 0 * self.last(inputs)
+
+
+def floor_of(made: Task) -> Floor:
+    return measure_floor(Evaluator(made, {}, Configuration()), [0])
 
 
 def task() -> SupervisedTask:
@@ -70,7 +75,7 @@ def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, optio
     monkeypatch.setattr(type(made), "untrained", lambda self, seed: 0.9)
     ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 0.5, (0.8,)),), 2.0, "baseline/ce")
     with pytest.raises(RunError) as ended:
-        check_learning(ladder, Evaluator(made, {}, Configuration()), TaskReference(name, options), print)
+        check_learning(ladder, floor_of(made), made, TaskReference(name, options), print)
     assert advised in str(ended.value)
     typed = " ".join(TaskReference(name, options).to_arguments())
     assert (f"autoloss tune {typed}" if name else "autoloss.tune(task)") in str(ended.value)
@@ -79,21 +84,19 @@ def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, optio
 def test_trainings_without_a_score_are_not_ahead_of_anything():
     ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 1.0, (None,)),), 2.0, "baseline/ce")
     with pytest.raises(RunError, match="in any of 1 ways to train it: no training has a score; the untrained network"):
-        check_learning(ladder, Evaluator(task(), {}, Configuration()), TaskReference("mine.py:task"), print)
+        check_learning(ladder, floor_of(task()), task(), TaskReference("mine.py:task"), print)
 
 
 def test_a_short_training_that_is_ahead_is_enough():
     rungs = (Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5,)), Rung(Entrant("wce", "baseline/wce"), 0.5, (0.8,)))
-    check_learning(
-        Ladder(rungs, 2.0, "baseline/ce"), Evaluator(task(), {}, Configuration()), TaskReference(None), print
-    )
+    check_learning(Ladder(rungs, 2.0, "baseline/ce"), floor_of(task()), task(), TaskReference(None), print)
 
 
 def test_a_search_goes_on_where_the_standard_loss_learns_something_else_than_the_metric_asks_for(monkeypatch):
     made, said = task(), list[str]()
     monkeypatch.setattr(type(made), "untrained", lambda self, seed: 0.1)
     ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5,)),), 2.0, "baseline/ce")
-    check_learning(ladder, Evaluator(made, {}, Configuration()), TaskReference(None), said.append)
+    check_learning(ladder, floor_of(made), made, TaskReference(None), said.append)
     assert "The best constant prediction scores 0.6" in said[0]
     assert "baseline/ce 0.5000" in said[0]
 

@@ -16,17 +16,12 @@ import pytest
 
 import autoloss
 from autoloss import recipes
-from autoloss.comparison.baselines import (
-    CLOSE,
-    LEARNING_RATES,
-    TUNING_SEEDS,
-    baselines,
-    count_tuning_trainings,
-)
-from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.baselines import baselines
+from autoloss.comparison.entrant import TUNING_SEEDS, Entrant, training_seeds
+from autoloss.comparison.record import CLOSE, LEARNING_RATES, count_tuning_trainings
 from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.evaluation.dispatch import start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import start_workers
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Origin, State
@@ -34,7 +29,7 @@ from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.state import state_of
 from autoloss.report.summary import summarize
 from autoloss.report.take_home import export_loss
-from autoloss.run import search as searches
+from autoloss.run import beginning
 from autoloss.run.notes import describe_idle_workers
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
@@ -284,7 +279,7 @@ def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):
 def test_a_resumed_run_keeps_its_workers_and_whether_it_is_compared(tmp_path, monkeypatch):
     used = []
     start = lambda runner, machines, *rest: used.append(machines) or start_workers(runner, machines, *rest)  # noqa: E731
-    monkeypatch.setattr(searches, "start_workers", start)
+    monkeypatch.setattr(beginning, "start_workers", start)
     directory = tmp_path / "run"
     autoloss.search(QuickTask(), evaluations=3, workers=0, directory=directory, settings=FINAL, final=False)
     longer = autoloss.resume(directory, QuickTask(), evaluations=4)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.training.loop import Pace, fit, scale_gradients, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.loop import Pace, fit, scale_gradients, seed_generators, shuffle_batches
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
-from autoloss.training.training import Diverged, Training
+from autoloss.training.training import Diverged, Training, thin_curve
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from autoloss.evaluation.machines import Machines, gpus_of_workers
+from autoloss.evaluation.dispatch import Machines, gpus_of_workers
 from autoloss.training.execution import Execution
 from autoloss.workers.gpus import VARIABLE, deal_gpus, describe_gpus, list_gpus
 from autoloss.workers.pool import ProcessWorkers

@@ -15,9 +15,8 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher, run_jobs
+from autoloss.evaluation.dispatch import Dispatcher, Machines, job_key, run_jobs
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.evaluation.machines import Machines, job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.jobs import Job, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State

@@ -103,7 +103,7 @@ def resume(
 
 def _drive(run: Callable[..., Search], given: dict[str, Any], as_json: bool) -> None:
     """Search or resume with a progress display, and print the result."""
-    from autoloss.evaluation.machines import Machines
+    from autoloss.evaluation.dispatch import Machines
     from autoloss.report.status import Status
 
     machines = Machines(**{name: given.pop(name) for name in ("workers", "ray", "ray_insecure", "inject")})

@@ -14,12 +14,10 @@ from dataclasses import replace
 from itertools import product
 from statistics import mean
 
-from autoloss.comparison.baselines import LEARNING_RATES, choose_first_share, standard_entrant
-from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, training_seeds
+from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.record import Record, run_trainings
-from autoloss.comparison.table import Measurements, find_simplest
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.comparison.record import LEARNING_RATES, Record, choose_first_share
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
@@ -51,7 +49,7 @@ CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
 _WEIGHTED = {name for names in CLASS_WEIGHTS.values() for name in names}
 
 
-def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, record: Record) -> Ladder | None:
+def climb_ladder(task: Task, seed: int, budget: float, record: Record) -> Ladder | None:
     """Race what an expert would try with the task's standard loss, on the valid split.
 
     What is tried follows from the task, the budget and the recorded trainings alone.
@@ -66,7 +64,7 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     given = standard_entrant(task)
     if given is None or budget < LEAST_BUDGET:
         return None
-    climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, dispatcher, record)
+    climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, record)
     first = choose_first_share(task, FIRST_SHARE)
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
@@ -96,11 +94,8 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
 class _Climb:
     """The trainings of a ladder so far."""
 
-    def __init__(
-        self, standard: str, seeds: Sequence[int], budget: float, dispatcher: Dispatcher, record: Record
-    ) -> None:
-        self._standard, self._seeds, self._budget = standard, seeds, budget
-        self._dispatcher, self._record = dispatcher, record
+    def __init__(self, standard: str, seeds: Sequence[int], budget: float, record: Record) -> None:
+        self._standard, self._seeds, self._budget, self._record = standard, seeds, budget, record
         self._rungs: dict[Entrant, Rung] = {}
         self._measured: dict[Entrant, Measurements] = {}
         self._trained: dict[tuple[Entrant, float, int], float] = {}
@@ -127,7 +122,7 @@ class _Climb:
                 room -= cost
                 chosen.append(one)
         jobs = {one: [one.job(seed, "valid", fidelity=fidelity) for seed in self._seeds[:seeds]] for one in chosen}
-        recorded = run_trainings([job for turn in jobs.values() for job in turn], self._dispatcher, self._record)
+        recorded = self._record.run_trainings(job for turn in jobs.values() for job in turn)
         for one, turn in jobs.items():
             outcomes = [recorded[job] for job in turn]
             thresholds = [outcome.also[THRESHOLD] for outcome in outcomes if THRESHOLD in outcome.also]

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 
-from autoloss.comparison.baselines import (
-    MOST_RIVALS,
-    TUNING_SHARE,
-    baselines,
-    choose_first_share,
-    count_tuning_trainings,
-    find_promising,
-    tune_learning_rates,
-)
+from autoloss.comparison.baselines import MOST_RIVALS, baselines
 from autoloss.comparison.entrant import (
     COMPARISON,
     CONFIRMATION,
@@ -22,16 +14,26 @@ from autoloss.comparison.entrant import (
     TUNING,
     TUNING_SEEDS,
     Entrant,
+    Row,
+    Rows,
     count_after_search,
+    read_comparison,
+    sort_by_mean,
     training_seeds,
 )
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.record import Record, compare_losses, run_trainings
-from autoloss.comparison.table import Row, Rows, read_comparison, sort_by_mean
+from autoloss.comparison.record import (
+    TUNING_SHARE,
+    Record,
+    choose_first_share,
+    count_tuning_trainings,
+    find_promising,
+    tune_learning_rates,
+)
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
-from autoloss.settings import Configuration, FinalSettings
+from autoloss.settings import Configuration, FinalSettings, SearchSettings
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -68,10 +70,10 @@ def confirm_and_compare(
         return
     recorded = store.trainings()
     before = len(recorded) - count_after_search(recorded, seed)
-    expected = round(count_trainings(settings, task, len(rivals), len(best)))
-    record = Record(store, before + expected, lambda done, expected: observe(done - before, expected - before))
+    expected = before + round(count_trainings(settings, task, len(rivals), len(best)))
+    record = Record(dispatcher, store, expected, lambda done, expected: observe(done - before, expected - before))
     if settings.confirm_seeds:
-        ranked = _confirm([*best, *rivals], seed, settings, dispatcher, record, say)
+        ranked = _confirm([*best, *rivals], seed, settings, record, say)
         best = [one for one in ranked if one.number is not None]
     if not settings.compare or not settings.compare_seeds:
         return
@@ -86,8 +88,7 @@ def confirm_and_compare(
         f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
-    seeds = settings.compare_seeds
-    compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder, say=say)
+    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, record, ladder=ladder, say=say)
 
 
 def count_trainings(settings: FinalSettings, task: Task, rivals: int = RIVALS, best: int | None = None) -> float:
@@ -122,15 +123,13 @@ def _count(settings: FinalSettings, task: Task, rivals: int, best: int | None, s
     return compared + (confirmed if settings.confirm_seeds else 0)
 
 
-def _confirm(
-    best: Sequence[Entrant], seed: int, settings: FinalSettings, dispatcher: Dispatcher, record: Record, say: Say
-) -> list[Entrant]:
+def _confirm(best: Sequence[Entrant], seed: int, settings: FinalSettings, record: Record, say: Say) -> list[Entrant]:
     """Train the best on new seeds, then let the finalists race; return all in their new order."""
     count = settings.confirm_seeds
     candidates = sum(one.number is not None for one in best)
     beside = "" if candidates == len(best) else " and the best of the ladder"
     say(f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count}).")
-    compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
+    record.compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid")
     race = follow_race(best, seed, settings, record.outcomes)
     if race.missing:
         finalists = min(settings.finalists, len(best))
@@ -139,7 +138,7 @@ def _confirm(
             f"{finalists * settings.finalist_seeds} trainings; a candidate that is clearly behind gets no more."
         )
     while race.missing:
-        race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, record))
+        race = follow_race(best, seed, settings, record.run_trainings(race.missing))
     return [row.entrant for row in race.rows]
 
 
@@ -149,7 +148,6 @@ def compare_with_baselines(
     configuration: Configuration,
     seed_count: int,
     store: Store,
-    dispatcher: Dispatcher,
     record: Record,
     *,
     every: bool = False,
@@ -163,7 +161,7 @@ def compare_with_baselines(
 
     Args:
         store: Keeps the list of entrants.
-        record: Keeps every training.
+        record: Runs and keeps every training.
         every: With all baselines, not only those that end a search, and all on the test split.
         ladder: The expert's; its best rung is a baseline, too.
         say: Called with a sentence on the baselines that are left out.
@@ -171,49 +169,59 @@ def compare_with_baselines(
     Returns:
         One row per entrant, the best first.
     """
-    plain, best_rung = baselines(task, every=every), None if ladder is None else ladder.best
+    seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    own, rungs = plain[:1], [] if ladder is None else [ladder.best, ladder.set_aside]
-    own = [*own, *(rung.entrant for rung in rungs if rung is not None and rung is not (ladder and ladder.given))]
-
-    def vary(one: Entrant) -> list[Entrant]:
-        if best_rung is None or one in plain[:1]:
-            return [one]
-        # A baseline has all that a loss found has: the steps of the recipe, of the search, and of the ladder's best.
-        followed = one if one.number is not None else one.follow(configuration.search)
-        return list(dict.fromkeys([one, followed, replace(followed, step_rule=best_rung.entrant.step_rule)]))
-
-    promising, left = plain[1:], list[Row]()
+    standard, promising = plain[:1], plain[1:]
+    vary = partial(_list_ways, standard, configuration.search, ladder)
     if not every:
-        promising, left = find_promising(promising, task, configuration.seed, dispatcher, record, vary)
-    tuned = [*best, *plain[:1], *promising]
-    rows = tune_learning_rates(tuned, task, configuration.seed, dispatcher, record, vary=vary)
-    found, standard = [row.entrant for row in rows[: len(best)]], [row.entrant for row in rows[len(best) :][:1]]
-    others = sort_by_mean(rows[len(best) + 1 :])
+        promising, behind = find_promising(promising, task, seed, record, vary)
+    rows = tune_learning_rates([*best, *standard, *promising], task, seed, record, vary=vary)
+    tuned, others = rows[: len(best) + len(standard)], sort_by_mean(rows[len(best) + len(standard) :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
-    left = ", ".join(_describe_left(row) for row in [*(row for row in others if row not in kept), *left])
-    notes = [f"Behind on the valid split, and not measured on the {TEST} split: {left}."] if left else []
-    if task.describe_reference is not None:
-        notes.append(task.describe_reference(TEST))
+    notes = list(_describe_left([*(row for row in others if row not in kept), *behind], task))
     for note in notes:
         say(note)
-    rivals = [*standard, *(row.entrant for row in kept)]
+    found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
     if task.tunes_threshold:
-        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in standard]
-    entrants = [*found, *(one for one in own if one not in rivals), *rivals]
-    comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants], notes)
+        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(standard)]]
+    untuned = [*standard, *_list_rungs(ladder)]
+    entrants = [*found, *(one for one in untuned if one not in rivals), *rivals]
+    comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     # The ladder's best was trained with other seeds on the valid split.
-    compare_losses(entrants, training_seeds(configuration.seed, TUNING, TUNING_SEEDS), "valid", dispatcher, record)
-    compare_losses(entrants, training_seeds(configuration.seed, COMPARISON, seed_count), TEST, dispatcher, record)
-    return read_comparison(comparison, configuration.seed, record.outcomes)
+    record.compare_losses(entrants, training_seeds(seed, TUNING, TUNING_SEEDS), "valid")
+    record.compare_losses(entrants, training_seeds(seed, COMPARISON, seed_count), TEST)
+    return read_comparison(comparison, seed, record.outcomes)
 
 
-def _describe_left(row: Row) -> str:
-    if row.mean is None:
-        return f"{row.entrant.label} (no score at any learning rate: {'; '.join(row.reasons)})"
-    share = max(outcome.fidelity for outcome in row.outcomes)
-    return f"{row.entrant.label} ({figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'})"
+def _list_ways(
+    standard: Sequence[Entrant], search: SearchSettings, ladder: Ladder | None, one: Entrant
+) -> list[Entrant]:
+    """Return the ways of training that a loss is tried in: a baseline has all that a loss found has."""
+    if ladder is None or ladder.best is None or one in standard:
+        return [one]
+    followed = one if one.number is not None else one.follow(search)
+    return list(dict.fromkeys([one, followed, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
+
+
+def _list_rungs(ladder: Ladder | None) -> list[Entrant]:
+    """Return the ladder's best and the better one that gave way to it, where these are not the recipe as it was given."""
+    rungs = () if ladder is None else (ladder.best, ladder.set_aside)
+    return [rung.entrant for rung in rungs if rung is not None and ladder is not None and rung is not ladder.given]
+
+
+def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:
+    """Describe the baselines that are not measured on the test split, and what the task's own reference scores there."""
+    left = []
+    for row in rows:
+        share = max(outcome.fidelity for outcome in row.outcomes)
+        score = f"{figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'}"
+        without = f"no score at any learning rate: {'; '.join(row.reasons)}"
+        left.append(f"{row.entrant.label} ({without if row.mean is None else score})")
+    if left:
+        yield f"Behind on the valid split, and not measured on the {TEST} split: {', '.join(left)}."
+    if task.describe_reference is not None:
+        yield task.describe_reference(TEST)
 
 
 def choose_comparison(before: Comparison, now: Comparison) -> Comparison:

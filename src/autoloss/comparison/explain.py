@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from autoloss.comparison.baselines import has_space, standard_entrant, tune_learning_rates
+from autoloss.comparison.baselines import has_space, standard_entrant
 from autoloss.comparison.controls import Trial, list_items, list_known, list_recipes, list_steps
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.explanation import Control, Explanation, Plan, read_explanation
-from autoloss.comparison.record import Record, compare_losses
+from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.comparison.simpler import list_simpler
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
@@ -27,7 +26,6 @@ def explain_loss(
     entrant: Entrant,
     evaluator: Evaluator,
     seeds: int,
-    dispatcher: Dispatcher,
     record: Record,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Explanation, Plan]:
@@ -57,24 +55,24 @@ def explain_loss(
     )
     say("Tuning the learning rate of the standard loss under each step rule.")
     rules: list[StepRule] = [rule for rule in OWN_RATE if rule in task.step_rules]
-    rates = tune_learning_rates([replace(standard, step_rule=rule) for rule in rules], task, seed, dispatcher, record)
+    rates = tune_learning_rates([replace(standard, step_rule=rule) for rule in rules], task, seed, record)
     tuned = dict(zip(rules, (row.entrant for row in rates), strict=True))
     controls = [*list_steps(trial), *list_items(trial), *list_recipes(trial, tuned), *list_simpler(trial)]
     split = TEST if TEST in task.splits else "valid"
     plan = Plan(seeds, split, entrant, standard, tuple(controls), tuple(_list_notes(task, controls)))
     say(f"Training {entrant.label} and {len(controls)} controls on {seeds} seeds each.")
-    found = _train(plan, seed, dispatcher, record)
+    found = _train(plan, seed, record)
     if cause := found.likely_cause:
         known = list(list_known(trial, cause.name))
-        rates = tune_learning_rates([control.entrant for control in known], task, seed, dispatcher, record)
+        rates = tune_learning_rates([control.entrant for control in known], task, seed, record)
         controls += [replace(control, entrant=row.entrant) for control, row in zip(known, rates, strict=True)]
         plan = replace(plan, controls=tuple(controls))
-        found = _train(plan, seed, dispatcher, record)
+        found = _train(plan, seed, record)
     return found, plan
 
 
-def _train(plan: Plan, seed: int, dispatcher: Dispatcher, record: Record) -> Explanation:
-    compare_losses(plan.entrants, training_seeds(seed, COMPARISON, plan.seeds), plan.split, dispatcher, record)
+def _train(plan: Plan, seed: int, record: Record) -> Explanation:
+    record.compare_losses(plan.entrants, training_seeds(seed, COMPARISON, plan.seeds), plan.split)
     found = read_explanation(plan, seed, record.outcomes)
     assert found is not None
     return found

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, compare_paired, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT
 from autoloss.comparison.noise import Estimate
 from autoloss.comparison.recommendation import Origin, Recommendation, make_recommendation
 from autoloss.comparison.share import Share, divide
-from autoloss.comparison.table import Row, collect_rows, compare_paired
 from autoloss.numbers import figure, signed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome

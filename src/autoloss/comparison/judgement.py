@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from autoloss.comparison.entrant import Row, compare_paired, sort_by_mean
 from autoloss.comparison.noise import Estimate
-from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 
 SIGNIFICANT = 0.05
 """A corrected p-value below this is called significant."""

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from autoloss.comparison.entrant import CONFIRMATION, Entrant, training_seeds
+from autoloss.comparison.entrant import CONFIRMATION, Entrant, Row, collect_rows, sort_by_mean, training_seeds
 from autoloss.comparison.noise import find_quantile, shrink_means
-from autoloss.comparison.table import Row, collect_rows, sort_by_mean
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.settings import FinalSettings

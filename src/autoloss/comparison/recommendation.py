@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Row, compare_paired, sort_by_mean
 from autoloss.comparison.judgement import SIGNIFICANT, describe_noise
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate, combine
-from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.numbers import figure, signed
 from autoloss.training.training import THRESHOLD
 

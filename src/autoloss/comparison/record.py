@@ -1,21 +1,50 @@
-"""Trainings that are asked for, run once, and losses trained on the same seeds; a recorded training is not repeated."""
+"""Trainings outside a search: each is run once and recorded; losses are compared on the same seeds, each at its best rate.
+
+The scale of a loss acts like a learning rate. The learning rate of every loss that is compared is therefore the best of a small
+grid, chosen on the valid split.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.table import Row, collect_rows
+from autoloss.comparison.baselines import MOST_RIVALS
+from autoloss.comparison.entrant import (
+    TUNING,
+    TUNING_SEEDS,
+    Entrant,
+    Row,
+    collect_rows,
+    sort_by_mean,
+    training_seeds,
+)
+from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.store.store import Store
+from autoloss.tasks.task import Task
+from autoloss.training.training import Training
+
+LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
+CLOSE = 2
+"""Number of learning rates, the best at first, that are trained whole on all seeds."""
+TUNING_SHARE = 1 / 4
+"""Share of the schedule at which learning rates are tried first, where it has enough steps."""
+PROMISING = MOST_RIVALS + 1
+"""Number of these that are trained whole on the valid split: the best of short trainings."""
+Vary = Callable[[Entrant], Sequence[Entrant]]
+"""Returns the ways of training an entrant that are tried."""
 
 
 class Record:
-    """Trainings outside a search, recorded in a run's store or, without one, in memory.
+    """Trainings outside a search, each run once and recorded in a run's store or, without one, in memory.
 
     Args:
+        dispatcher: Runs them.
         expected: Trainings at the end, those that are recorded already included.
         observe: Called with (recorded, expected) now and after each training; `expected` grows where more are recorded.
 
@@ -25,13 +54,39 @@ class Record:
 
     def __init__(
         self,
+        dispatcher: Dispatcher,
         store: Store | None = None,
         expected: int = 0,
         observe: Callable[[int, int], None] = lambda recorded, expected: None,
     ) -> None:
         self.outcomes: dict[Train, Outcome] = {} if store is None else store.trainings()
-        self._store, self._expected, self._observe = store, expected, observe
+        self._dispatcher, self._store, self._expected, self._observe = dispatcher, store, expected, observe
+        if store is not None:
+            store.rest_with(dispatcher.queue.rest)
         self._tell()
+
+    def run_trainings(self, jobs: Iterable[Train]) -> Mapping[Train, Outcome]:
+        """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
+        missing = [job for job in dict.fromkeys(jobs) if job not in self.outcomes]
+        for done in run_jobs(missing, self._dispatcher):
+            # Rejection tests that a search left under way end here as well; nobody needs them any more.
+            if isinstance(done.job, Train) and isinstance(done.result, Outcome):
+                self.add(done.job, done.result)
+        return self.outcomes
+
+    def compare_losses(
+        self, entrants: Sequence[Entrant], seeds: Sequence[int], split: str, fidelity: float = 1.0
+    ) -> list[Row]:
+        """Train every entrant on the same seeds; the first baseline is the reference of the others.
+
+        Args:
+            fidelity: Share of the schedule.
+
+        Returns:
+            One row per entrant, in their order.
+        """
+        jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
+        return collect_rows(entrants, seeds, split, self.run_trainings(jobs), fidelity=fidelity)
 
     def add(self, job: Train, outcome: Outcome) -> None:
         """Record the outcome of a training."""
@@ -45,31 +100,76 @@ class Record:
         self._observe(count, max(self._expected, count))
 
 
-def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record) -> Mapping[Train, Outcome]:
-    """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
-    missing = [job for job in dict.fromkeys(jobs) if job not in record.outcomes]
-    for done in run_jobs(missing, dispatcher):
-        # Rejection tests that a search left under way end here as well; nobody needs them any more.
-        if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-            record.add(done.job, done.result)
-    return record.outcomes
-
-
-def compare_losses(
+def tune_learning_rates(
     entrants: Sequence[Entrant],
-    seeds: Sequence[int],
-    split: str,
-    dispatcher: Dispatcher,
+    task: Task,
+    seed: int,
     record: Record,
-    fidelity: float = 1.0,
+    *,
+    vary: Vary = lambda one: [one],
 ) -> list[Row]:
-    """Train every entrant on the same seeds; the first baseline is the reference of the others.
+    """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
+
+    All rates are trained on one seed, shortly where the task allows it, and the best `CLOSE` of each entrant whole on all seeds. Of
+    equal rates the one nearest to the recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is
+    tuned instead.
+    """
+    seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
+    first = _try_rates(entrants, task, seed, record, vary)
+    grids = [[row.entrant for row in rows] for rows in first]
+    best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in first], seeds, 1.0, record)
+    # What fails late may do so at the best rates of short trainings alone.
+    others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
+    again = _tune(others, seeds[:1], 1.0, record)
+    chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
+    return [
+        replace(row, entrant=row.entrant.name_factor("lr" if task.tunes_learning_rate else "scale")) for row in chosen
+    ]
+
+
+def find_promising(
+    entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary
+) -> tuple[list[Entrant], list[Row]]:
+    """Return the entrants that lead in the short trainings of `tune_learning_rates`, and the rows of the others."""
+    first = _try_rates(entrants, task, seed, record, vary)
+    order = sort_by_mean([rows[0] for rows in first])
+    place = {rows[0].entrant: one for rows, one in zip(first, entrants, strict=True)}
+    return [place[row.entrant] for row in order[:PROMISING]], order[PROMISING:]
+
+
+def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
+    """Train each entrant at all rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
+    setting = "learning_rate" if task.tunes_learning_rate else "scale"
+    factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
+    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
+    seeds = training_seeds(seed, TUNING, 1)
+    return _tune(grids, seeds, choose_first_share(task, TUNING_SHARE), record)
+
+
+def _tune(grids: Sequence[Sequence[Entrant]], seeds: Sequence[int], fidelity: float, record: Record) -> list[list[Row]]:
+    """Train all grids at once; return the rows of each, the best first."""
+    rows = iter(record.compare_losses([one for grid in grids for one in grid], seeds, "valid", fidelity))
+    return [sort_by_mean([next(rows) for _ in grid]) for grid in grids]
+
+
+def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share: float = 1.0) -> float:
+    """Return about how many trainings `tune_learning_rates` needs for so many entrants, and for the promising of some others.
 
     Args:
-        fidelity: Share of the schedule.
+        ways: In which each is trained.
+        share: What a first training counts.
 
-    Returns:
-        One row per entrant, in their order.
+    >>> count_tuning_trainings(1)
+    9.0
     """
-    jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
-    return collect_rows(entrants, seeds, split, run_trainings(jobs, dispatcher, record), fidelity=fidelity)
+    whole = entrants + min(others, PROMISING)
+    return (entrants + others) * ways * len(LEARNING_RATES) * share + whole * CLOSE * TUNING_SEEDS
+
+
+def choose_first_share(task: Task, least: float) -> float:
+    """Return the share of the schedule of first trainings: this one, or more where that has too few steps to tell losses apart."""
+    if not task.shortens:
+        return 1.0
+    steps = task.steps(Training(seed=0))
+    share = max(least, 0.0 if steps is None else LEAST_STEPS / steps)
+    return share if share <= LARGEST_SHARE else 1.0

@@ -17,8 +17,7 @@ from typing import Any
 
 from autoloss import zoo
 from autoloss.comparison.baselines import baselines
-from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.table import Measurements, Row, collect_rows, sort_by_mean
+from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.proposing.jobs import Train

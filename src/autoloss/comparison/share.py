@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autoloss.comparison.entrant import Measurements
 from autoloss.comparison.noise import LEVEL, estimate_mean, find_quantile
-from autoloss.comparison.table import Measurements
 
 MOST, HALF = 0.8, 0.5
 """A control has all of a gain if its share is at least `MOST`, its interval begins above `HALF` and ends at 1 or above."""

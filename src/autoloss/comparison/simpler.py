@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import CONSTANT, Expression, leaf
 from autoloss.space.item_weights import differentiate, list_states
 from autoloss.space.loss import bind
-from autoloss.space.loss_text import join_branches, round_factor, split_branches
+from autoloss.space.loss_text import join_losses, round_factor, split_branches
 from autoloss.space.operators import Operator
 
 MOST = 4
@@ -40,19 +40,15 @@ def list_simpler(trial: Trial) -> list[Control]:
             if isinstance(tree, Expression):
                 states = list_states(branch, trial.samples[name], trial.evaluator.configuration.seed)
                 for cosine, simpler in _compare(tree, branch, states):
-                    text = _join({**given, key: str(simpler)})
+                    text = join_losses({**given, key: str(simpler)})
                     rank = (-cosine, len(simpler.operators), text)
                     # Forms of one cosine are nearly always of one gradient, such as that of 1 · p and of p.
                     found[name, cosine] = min(found.get((name, cosine), rank), rank)
     chosen = [text for *_, text in sorted(found.values())[:MOST]]
     if len(given) > 1:
         standard = split_branches(trial.standard.loss)
-        chosen += [_join({**given, name: standard[name]}) for name in given if given[name] != standard[name]]
+        chosen += [join_losses({**given, name: standard[name]}) for name in given if given[name] != standard[name]]
     return [Control("simpler", text, text, replace(trial.loss, label=text, loss=text, known=False)) for text in chosen]
-
-
-def _join(losses: Mapping[str, str]) -> str:
-    return next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
 
 
 def _compare(tree: Expression, branch: Branch, states: list[Sample]) -> Iterator[tuple[float, Expression]]:

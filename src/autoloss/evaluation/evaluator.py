@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,19 +10,12 @@ from functools import partial
 from typing import Any
 
 from autoloss import zoo
-from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, keep_text, unknown
+from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import (
-    FURTHER_METRICS,
-    NAME_CHARACTERS,
-    REASON_CHARACTERS,
-    RESAMPLES,
-    Outcome,
-    State,
-)
+from autoloss.proposing.records import Outcome, to_record
 from autoloss.rejection.engines import make_engine
 from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
@@ -37,12 +29,9 @@ from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.checks import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.execution import Execution, one_thread
-from autoloss.training.loop import thin_curve
-from autoloss.training.training import Diverged, Observe, Replicates, Scored, Stopped, Training
+from autoloss.training.training import Diverged, Observe, Stopped, Training
 from autoloss.workers.process_state import preserve_state
 
-STEPS = 1 << 31
-"""Steps of a training are below."""
 Samples = Mapping[str, Sequence[Sample]]
 """Branch → its B samples."""
 
@@ -299,48 +288,3 @@ def explain_failures(what: str, advice: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         raise RunError(f"{what} fails: {describe_user_error(error)}. {advice}") from error
-
-
-def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
-    """Return a training's outcome as plain values of limited length; a score that is not finite is no score.
-
-    Raises:
-        TypeError: A task's `train` returned something else.
-        ValueError: A step is not a number of a step.
-    """
-    match outcome:
-        case Diverged():
-            return Outcome(state=State.DIVERGED, step=_step(outcome.step), reason=_reason(outcome.reason))
-        case Stopped():
-            return Outcome(state=State.STOPPED, step=_step(outcome.step), reason=_reason(outcome.reason))
-        case Scored():
-            score = float(outcome.score)
-            curve = thin_curve([(_step(step), float(loss)) for step, loss in outcome.curve])
-            if not math.isfinite(score):
-                return Outcome(state=State.DIVERGED, curve=curve, reason=f"the metric is {score}")
-            also = {
-                keep_text(str(name), NAME_CHARACTERS): float(value)
-                for name, value in itertools.islice(outcome.also.items(), FURTHER_METRICS)
-            }
-            finite = {name: value for name, value in also.items() if math.isfinite(value)}
-            replicates = None if outcome.replicates is None else _shorten(outcome.replicates)
-            return Outcome(state=State.SCORED, score=score, also=finite, curve=curve, replicates=replicates)
-        case _:
-            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored, Diverged or Stopped.")
-
-
-def _shorten(replicates: Replicates) -> Replicates:
-    """Return scores of a limited number and of seven digits, which are enough for a spread."""
-    scores = [None if score is None else float(f"{score:.7g}") for score in replicates.scores[:RESAMPLES]]
-    finite = [None if score is None or not math.isfinite(score) else score for score in scores]
-    return Replicates(int(replicates.examples), tuple(finite))
-
-
-def _step(step: int) -> int:
-    if not abs(step) < STEPS:
-        raise ValueError(f"train() returned a step of {keep_text(repr(step), 60)}; expected a number below {STEPS}.")
-    return int(step)
-
-
-def _reason(reason: str) -> str:
-    return keep_text(str(reason), REASON_CHARACTERS)

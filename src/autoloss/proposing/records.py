@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from autoloss.training.training import Replicates, Training
+from autoloss.errors import keep_text
+from autoloss.training.training import Curve, Diverged, Replicates, Scored, Stopped, Training, thin_curve
 
 REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
 """The longest reason, and the longest name of a task, a branch or a metric, that a run keeps."""
@@ -16,6 +18,8 @@ FURTHER_METRICS = 100
 """Maximum number of further metrics that a run keeps."""
 RESAMPLES = 1000
 """The most resamples of a split whose scores a run keeps."""
+STEPS = 1 << 31
+"""Steps of a training are below."""
 PROMOTED = "promoted"
 """Kind of every branch of a candidate that is an earlier one, trained at a larger share of the schedule."""
 
@@ -110,7 +114,7 @@ class Outcome:
     deviation: float | None = None
     also_deviation: Mapping[str, float] = field(default_factory=dict[str, float])
     count: int = 1
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Curve = ()
     step: int | None = None
     reason: str = ""
     seconds: float = 0.0
@@ -160,6 +164,51 @@ class Outcome:
             seconds=seconds,
             fidelity=outcomes[0].fidelity,
         )
+
+
+def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
+    """Return a training's outcome as plain values of limited length; a score that is not finite is no score.
+
+    Raises:
+        TypeError: A task's `train` returned something else.
+        ValueError: A step is not a number of a step.
+    """
+    match outcome:
+        case Diverged():
+            return Outcome(state=State.DIVERGED, step=_step(outcome.step), reason=_reason(outcome.reason))
+        case Stopped():
+            return Outcome(state=State.STOPPED, step=_step(outcome.step), reason=_reason(outcome.reason))
+        case Scored():
+            score = float(outcome.score)
+            curve = thin_curve([(_step(step), float(loss)) for step, loss in outcome.curve])
+            if not math.isfinite(score):
+                return Outcome(state=State.DIVERGED, curve=curve, reason=f"the metric is {score}")
+            also = {
+                keep_text(str(name), NAME_CHARACTERS): float(value)
+                for name, value in itertools.islice(outcome.also.items(), FURTHER_METRICS)
+            }
+            finite = {name: value for name, value in also.items() if math.isfinite(value)}
+            replicates = None if outcome.replicates is None else _shorten(outcome.replicates)
+            return Outcome(state=State.SCORED, score=score, also=finite, curve=curve, replicates=replicates)
+        case _:
+            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored, Diverged or Stopped.")
+
+
+def _shorten(replicates: Replicates) -> Replicates:
+    """Return scores of a limited number and of seven digits, which are enough for a spread."""
+    scores = [None if score is None else float(f"{score:.7g}") for score in replicates.scores[:RESAMPLES]]
+    finite = [None if score is None or not math.isfinite(score) else score for score in scores]
+    return Replicates(int(replicates.examples), tuple(finite))
+
+
+def _step(step: int) -> int:
+    if not abs(step) < STEPS:
+        raise ValueError(f"train() returned a step of {keep_text(repr(step), 60)}; expected a number below {STEPS}.")
+    return int(step)
+
+
+def _reason(reason: str) -> str:
+    return keep_text(str(reason), REASON_CHARACTERS)
 
 
 def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, float]:

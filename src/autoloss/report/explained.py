@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from autoloss.comparison.entrant import Row
 from autoloss.comparison.explanation import Explanation
-from autoloss.comparison.table import Row
 from autoloss.numbers import figure
 from autoloss.report.leaderboard import count_seeds, table
 from autoloss.report.verdict import MEANING

@@ -8,9 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from autoloss.comparison.entrant import Row
 from autoloss.comparison.judgement import Judgement
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.table import Row
 from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.report.readable import simplify_formulas

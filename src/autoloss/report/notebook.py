@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from autoloss.comparison.table import Rows
+from autoloss.comparison.entrant import Rows
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify_loss
 from autoloss.numbers import figure

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.table import Table
 
 from autoloss.atomic_files import write_text
+from autoloss.comparison.entrant import Row
 from autoloss.comparison.retrain import Retraining
-from autoloss.comparison.table import Row
 from autoloss.report.leaderboard import count_seeds, figure, table
 
 STEM = "table"

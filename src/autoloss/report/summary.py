@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from autoloss.comparison.entrant import Row
 from autoloss.comparison.judgement import Judgement
-from autoloss.comparison.table import Row
 from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from autoloss.comparison.entrant import TEST, Entrant
+from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row
 from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
 from autoloss.comparison.noise import Estimate, find_quantile
-from autoloss.comparison.table import Measurements, Row
 from autoloss.numbers import figure, signed
 from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import at_share, trains_short

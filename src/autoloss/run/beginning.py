@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from autoloss import __version__
 from autoloss.comparison.climbing import ENOUGH, LEAST_BUDGET, climb_ladder
-from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.learning import measure_floor
-from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.evaluation.learning import Floor
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
-from autoloss.run.progress import describe_rest
+from autoloss.run.progress import ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
@@ -36,16 +33,37 @@ LONGER = 3
 """Factor on the length of trainings that is advised where nothing learns."""
 
 
-def write_start(
-    request: Request, evaluator: Evaluator, directory: Path, workers: int, final: bool, store: Store
-) -> RunSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drive:
+    """What a search is driven with.
+
+    Args:
+        store: Of the run, for writing.
+        after: Whole trainings that take as long as what follows the search.
+        observe: Called with a `Progress` about twice a second, and with a `Finale` after each training that follows the search.
+        say: Called with a sentence about what the run does next.
+    """
+
+    store: Store
+    machines: Machines
+    after: float
+    observe: ObserveSearch
+    say: Say
+
+    def start_workers(self, evaluator: Evaluator) -> Dispatcher:
+        """Start the machines; while nothing can be written, they rest."""
+        dispatcher = start_workers(evaluator, self.machines, resume_command(self.store.path.parent))
+        self.store.rest_with(dispatcher.queue.rest)
+        return dispatcher
+
+
+def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Drive) -> RunSettings:
     """Save the samples of a new run, then its settings, from which it can be resumed; return these.
 
     Raises:
         RunError: There is no room for the samples, or the task's own code fails.
     """
-    sample_files.save(directory, evaluator.samples)
-    task = evaluator.task
+    task, store = evaluator.task, drive.store
     settings = RunSettings(
         configuration=evaluator.configuration,
         task=request.reference,
@@ -53,28 +71,23 @@ def write_start(
         branches=branch_forms(task, evaluator.samples),
         release=__version__,
         build=build(),
-        samples_digest=sample_files.find_digest(directory),
         recipe=read_recipe(task),
         also=request.also,
         final=final,
-        workers=workers,
-        alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
-        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        workers=drive.machines.workers,
         standard_loss=dict(task.standard),
         data=tuple(task.choices()),
         author=sign_code(request.reference, evaluator.configuration.space.operators),
+        alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
+        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        samples_digest=sample_files.save(store.path.parent, evaluator.samples),
     )
     store.write_settings(settings)
     return settings
 
 
 def prepare_search(
-    evaluator: Evaluator,
-    settings: RunSettings,
-    losses: Sequence[StartingLoss],
-    machines: Machines,
-    store: Store,
-    say: Say,
+    evaluator: Evaluator, settings: RunSettings, losses: Sequence[StartingLoss], drive: Drive
 ) -> tuple[Evaluator, RunSettings]:
     """Climb the ladder, adapt the settings of the search to what its task can follow, and test the losses to start from.
 
@@ -84,16 +97,17 @@ def prepare_search(
     Raises:
         RunError: The task's own code fails, or the standard loss learns nothing in any way that was tried.
     """
-    ladder, resolution = _climb_ladder(evaluator, settings, machines, store, say)
+    say = drive.say
+    ladder, resolution = _climb_ladder(evaluator, settings, drive)
     if ladder is not None:
         for text in ladder.describe():
             say(text)
-        check_learning(ladder, evaluator, settings.task, say)
+        check_learning(ladder, _measure_floor(evaluator, settings), evaluator.task, settings.task, say)
         evaluator = follow_ladder(evaluator, ladder, resolution)
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
     start = try_starting_losses(losses, evaluator)
     for text in (
-        *describe_idle_workers(machines.workers, evaluator.configuration),
+        *describe_idle_workers(drive.machines.workers, evaluator.configuration),
         *describe_starts(start),
         *describe_budget(evaluator.configuration),
     ):
@@ -106,7 +120,7 @@ def prepare_search(
         ladder=None if ladder is None else ladder.to_dict(),
         prepared=True,
     )
-    store.replace_settings(prepared)
+    drive.store.replace_settings(prepared)
     return evaluator, prepared
 
 
@@ -122,7 +136,7 @@ def follow_ladder(evaluator: Evaluator, ladder: Ladder, resolution: Resolution |
     return evaluator.changed(evaluator.configuration.changed(changes))
 
 
-def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference, say: Say) -> None:
+def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskReference, say: Say) -> None:
     """End a search whose task nothing learns: candidates could not be told apart.
 
     Where the standard loss learns something else than the metric asks for, the search goes on: that is where a loss helps.
@@ -131,7 +145,7 @@ def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReferenc
         RunError: In no way of training with the standard loss that was tried has the network learned more than a constant
             prediction, or than an untrained one.
     """
-    floor, highest = measure_floor(evaluator, [evaluator.make_training().seed]), ladder.highest
+    highest = ladder.highest
     if floor.is_beaten(highest):
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
@@ -142,7 +156,7 @@ def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReferenc
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
         f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
-        f"{floor.describe()}. {_advise(evaluator.task, reference)} To search anyway: --set ladder.share=0"
+        f"{floor.describe()}. {_advise(task, reference)} To search anyway: --set ladder.share=0"
     )
 
 
@@ -163,15 +177,12 @@ def _advise(task: Task, reference: TaskReference) -> str:
     )
 
 
-def _climb_ladder(
-    evaluator: Evaluator, settings: RunSettings, machines: Machines, store: Store, say: Say
-) -> tuple[Ladder | None, Resolution | None]:
+def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> tuple[Ladder | None, Resolution | None]:
     """Tune the standard loss; trainings from before an interruption are reused."""
-    configuration = evaluator.configuration
+    task, configuration, say = evaluator.task, evaluator.configuration, drive.say
     budget = configuration.ladder.share * configuration.evaluations
     if budget < LEAST_BUDGET or not evaluator.has_standard:
         return None, None
-    task = evaluator.task
     tried = ["rates"] * task.tunes_learning_rate + ["step rules"] * (len(task.step_rules) > 1) + ["weights"]
     say(
         f"First what an expert would try with the standard loss: {' and '.join(tried)}, at most {budget:.3g} whole trainings "
@@ -179,25 +190,23 @@ def _climb_ladder(
     )
     if len(task.step_rules) == 1:
         say("The task's optimizer supports no other step rule, such as clipped gradients; it is used as given.")
-    with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
-        dispatcher = Dispatcher(workers, configuration.limits)
-        store.rest_with(dispatcher.queue.rest)
-        record = Record(store)
-        ladder = climb_ladder(task, configuration.seed, budget, dispatcher, record)
-        if ladder is not None and budget < ENOUGH and not _learns(evaluator, ladder):
+    with drive.start_workers(evaluator) as dispatcher:
+        record = Record(dispatcher, drive.store)
+        ladder = climb_ladder(task, configuration.seed, budget, record)
+        if ladder is not None and budget < ENOUGH and not _measure_floor(evaluator, settings).is_beaten(ladder.highest):
             tried = len(ladder.rungs)
             say(f"No way to train learns anything ({tried} tried): trying more, at most {ENOUGH:g} whole trainings.")
-            ladder = climb_ladder(task, configuration.seed, ENOUGH, dispatcher, record)
+            ladder = climb_ladder(task, configuration.seed, ENOUGH, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     if ladder is not None and ladder.spent:
-        rest = configuration.evaluations + (count_equivalents(configuration.final, task) if settings.final else 0.0)
-        seconds = sum(outcome.seconds for outcome in record.outcomes.values()) / max(1, machines.workers)
+        rest = configuration.evaluations + drive.after
+        seconds = sum(outcome.seconds for outcome in record.outcomes.values()) / max(1, drive.machines.workers)
         say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
     return ladder, resolution
 
 
-def _learns(evaluator: Evaluator, ladder: Ladder) -> bool:
-    return measure_floor(evaluator, [evaluator.make_training().seed]).is_beaten(ladder.highest)
+def _measure_floor(evaluator: Evaluator, settings: RunSettings) -> Floor:
+    return Floor(settings.untrained, evaluator.measure_constant())

@@ -17,10 +17,9 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Machines, gpus_of_workers, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
-from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
 from autoloss.run.beginning import follow_ladder
@@ -360,8 +359,7 @@ def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | No
 
 def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution | None]:
     """Climb the ladder as a short search does; return it with what the valid split can tell."""
-    record = Record()
-    with start_workers(evaluator, Machines(workers=0)) as pool:
-        dispatcher = Dispatcher(pool, evaluator.configuration.limits)
-        ladder = climb_ladder(evaluator.task, seed, ENOUGH, dispatcher, record)
+    with start_workers(evaluator, Machines(workers=0)) as dispatcher:
+        record = Record(dispatcher)
+        ladder = climb_ladder(evaluator.task, seed, ENOUGH, record)
     return ladder, measure_resolution(record.outcomes)

@@ -11,8 +11,7 @@ from autoloss.comparison.explain import explain_loss
 from autoloss.comparison.explanation import Explanation
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.run.notes import describe_changes
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
@@ -80,9 +79,7 @@ def explain(
         tell = say or (lambda text: None)
         for text in describe_changes(evaluator, found.settings):
             tell(text)
-        with start_workers(evaluator, Machines(workers=workers)) as pool:
-            dispatcher = Dispatcher(pool, request.configuration.limits)
-            store.rest_with(dispatcher.queue.rest)
-            explanation, plan = explain_loss(entrant, evaluator, seeds, dispatcher, Record(store), tell)
+        with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
+            explanation, plan = explain_loss(entrant, evaluator, seeds, Record(dispatcher, store), tell)
         store.change_setting("explanation", plan.to_dict())
         return explanation

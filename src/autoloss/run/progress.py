@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -151,6 +152,21 @@ class Progress:
         standard = [] if self.standard is None else [f"standard loss {figure(self.standard)}"]
         parts = [f"{self.trained:.4g} of {self.budget} trainings", best, *standard, describe_rest(self.eta_seconds)]
         return " · ".join(parts)
+
+
+ObserveSearch = Callable[[Progress | Finale], None]
+
+
+def count_finale(observe: ObserveSearch) -> Callable[[int, int], None]:
+    """Return a callback for the number of trainings of the finale that are done."""
+    began, before = time.monotonic(), None
+
+    def count(done: int, expected: int) -> None:
+        nonlocal before
+        before = done if before is None else before
+        observe(Finale(done, expected, done - before, time.monotonic() - began))
+
+    return count
 
 
 class NotebookLine:

@@ -11,17 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Row, Rows, read_comparison
 from autoloss.comparison.explanation import Explanation, Plan, read_explanation
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.recommendation import Recommendation, recommend
-from autoloss.comparison.table import Row, Rows, read_comparison
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
 from autoloss.showing import plot, to_html
-from autoloss.space.loss_text import join_branches, split_branches, split_factor
+from autoloss.space.loss_text import join_losses, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
@@ -199,8 +198,7 @@ class Search:
         """What to train with: the loss found only where it is ahead of all that was known before, and where it was explained
         nothing plainer is as good; None while nothing is known."""
         best = self.best.id if self.top(1) else None
-        losses = self.settings.standard_loss
-        standard = next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
+        standard = join_losses(self.settings.standard_loss)
         found = recommend(self.comparison, best, self.ladder, standard)
         explained = self.explanation
         if found and found.origin == "found" and explained and explained.loss.entrant.number == best:

@@ -9,12 +9,10 @@ from typing import Any
 
 from autoloss import zoo
 from autoloss.comparison.confirm import compare_with_baselines
-from autoloss.comparison.entrant import TEST, Entrant
-from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import Rows, sort_by_mean
+from autoloss.comparison.entrant import TEST, Entrant, Rows, sort_by_mean
+from autoloss.comparison.record import Record
 from autoloss.errors import RequestError, unknown
-from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.identities import Identifier
 from autoloss.run.notes import note_changes
@@ -95,9 +93,8 @@ def score(
         raise unknown("split", split, request.task.splits)
     training_seeds = [evaluator.make_training().seed]
     training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
-    with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as pool:
-        dispatcher = Dispatcher(pool, request.configuration.limits)
-        rows = sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Record()))
+    with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as dispatcher:
+        rows = sort_by_mean(Record(dispatcher).compare_losses(entrants, training_seeds, split))
     if say is not None:
         for text in _describe_identities(request, entrants):
             say(text)
@@ -180,9 +177,7 @@ def compare(
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
         evaluator, configuration = prepare(request), request.configuration
         note_changes(evaluator, found.settings, store, found.reader.count, say or (lambda text: None))
-        with start_workers(evaluator, Machines(workers=workers)) as pool:
-            dispatcher = Dispatcher(pool, configuration.limits)
-            store.rest_with(dispatcher.queue.rest)
+        with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             entrants = [found.enter(loss.id, loss.formula) for loss in best]
             rows = compare_with_baselines(
                 entrants,
@@ -190,8 +185,7 @@ def compare(
                 configuration,
                 seeds,
                 store,
-                dispatcher,
-                Record(store),
+                Record(dispatcher, store),
                 every=baselines == "all",
                 ladder=found.ladder,
                 say=say or (lambda text: None),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +13,18 @@ from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError
 from autoloss.evaluation.adapting import Say, check_threshold
-from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Machines, gpus_of_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
-from autoloss.run.beginning import prepare_search, write_start
+from autoloss.run.beginning import Drive, prepare_search, write_start
 from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
-from autoloss.run.progress import Finale, NotebookLine, Progress
+from autoloss.run.progress import NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.user_files import importable_files
@@ -39,9 +37,7 @@ from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
-from autoloss.workers.injection import FaultyWorkers
 
-Observe = Callable[[Progress | Finale], None]
 NOTHING_TRAINED = "Nothing was trained yet. Start the same search again."
 """What an interrupt is told before the settings of a run are stored."""
 
@@ -67,7 +63,7 @@ def search(
     proposer: Proposer | None = None,
     archive: Archive | None = None,
     final: bool = True,
-    observe: Observe | None = None,
+    observe: ObserveSearch | None = None,
     say: Say | None = None,
 ) -> Search:
     """Search a loss for a task.
@@ -150,13 +146,14 @@ def search(
         after = count_equivalents(evaluator.configuration.final, evaluator.task) if final else 0.0
         tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
-            kept = write_start(request, evaluator, path, machines.workers, final, store)
-            evaluator, kept = prepare_search(evaluator, kept, request.start, machines, store, tell)
+            drive = Drive(store=store, machines=machines, after=after, observe=observe or _ignore, say=tell)
+            kept = write_start(request, evaluator, final, drive)
+            evaluator, kept = prepare_search(evaluator, kept, request.start, drive)
             memory = recall(evaluator.configuration.search, kept.branches, evaluator.operators)
             for text in memory.describe_unknown() if memory else ():
                 tell(text)
             made = make_proposer(evaluator.configuration, proposer, archive, memory)
-            return _drive(evaluator, kept, made, path, store, machines, observe or _ignore, tell)
+            return _drive(evaluator, kept, History(evaluator.task.branches, evaluator.configuration, made), drive)
 
 
 @importable_files()
@@ -172,7 +169,7 @@ def resume(
     archive: Archive | None = None,
     final: bool | None = None,
     trust: bool = False,
-    observe: Observe | None = None,
+    observe: ObserveSearch | None = None,
     say: Say | None = None,
 ) -> Search:
     """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
@@ -210,75 +207,55 @@ def resume(
         make_proposer(configuration, proposer, archive)
         count = None if workers is None else machines.workers
         settings = _change_settings(store, settings, configuration=configuration, workers=count, final=final)
-        machines = replace(machines, workers=settings.workers)
         evaluator = prepare(replace(request, configuration=configuration))
+        drive = Drive(
+            store=store,
+            machines=replace(machines, workers=settings.workers),
+            after=count_equivalents(configuration.final, evaluator.task) if settings.final else 0.0,
+            observe=observe or _ignore,
+            say=tell,
+        )
         if not settings.prepared:
-            evaluator, settings = prepare_search(evaluator, settings, request.start, machines, store, tell)
+            evaluator, settings = prepare_search(evaluator, settings, request.start, drive)
         made = make_proposer(evaluator.configuration, proposer, archive, memory)
-        return _drive(evaluator, settings, made, path, store, machines, observe or _ignore, tell)
+        history = History(evaluator.task.branches, evaluator.configuration, made)
+        history.restore(store.candidates(), store.search_trainings())
+        evaluator.learn(history.known_verdicts)
+        if history.candidates and (settings.final or history.end is None):
+            note_changes(evaluator, settings, store, len(history.candidates), tell)
+        return _drive(evaluator, settings, history, drive)
 
 
-def _drive(
-    evaluator: Evaluator,
-    settings: RunSettings,
-    proposer: Proposer,
-    directory: Path,
-    store: Store,
-    machines: Machines,
-    observe: Observe,
-    say: Say,
-) -> Search:
+def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive: Drive) -> Search:
     """Search until the budget is spent, then confirm and compare the best if the settings say so."""
-    task, configuration, final = evaluator.task, evaluator.configuration, settings.final
-    history = History(task.branches, configuration, proposer)
-    history.restore(store.candidates(), store.search_trainings())
-    evaluator.learn(history.known_verdicts)
-    if history.candidates and (final or history.end is None):
-        note_changes(evaluator, settings, store, len(history.candidates), say)
-    for text in describe_gpus(gpus_of_workers(task, machines)):
+    task, configuration, store, say = evaluator.task, evaluator.configuration, drive.store, drive.say
+    directory = store.path.parent
+    for text in describe_gpus(gpus_of_workers(task, drive.machines)):
         say(text)
     concerns = Concerns(history, settings.standard, directory)
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
 
-    after = count_equivalents(configuration.final, task) if final else 0.0
-
     def watch(progress: Progress) -> None:
-        observe(replace(progress, final=after, standard=standard))
+        drive.observe(replace(progress, final=drive.after, standard=standard))
         for text in concerns.describe():
             say(text)
 
-    with start_workers(evaluator, machines, resume_command(directory)) as workers:
-        dispatcher = Dispatcher(workers, configuration.limits)
-        store.rest_with(dispatcher.queue.rest)
+    with drive.start_workers(evaluator) as dispatcher:
         end = run_loop(history, store, dispatcher, watch)
-        if final:
+        if settings.final:
             found = open_run(directory)
             best = found.finalists
             if not best and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
-            count = _count(observe)
+            count = count_finale(drive.observe)
             confirm_and_compare(best, task, configuration, dispatcher, store, say, count, ladder, found.rivals)
-    if dispatcher.queue.losses:
-        say(dispatcher.queue.describe_losses())
-    if isinstance(workers, FaultyWorkers):
-        say(workers.describe_faults(dispatcher.failed))
+    for text in dispatcher.describe_losses():
+        say(text)
     # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
     table = evaluator.operators
     own = [table[name] for name in configuration.space.operators if name in table]
     return read_run(directory, end, own, task.branches)
-
-
-def _count(observe: Observe) -> Callable[[int, int], None]:
-    """Return a callback for the number of trainings of the finale that are done."""
-    began, before = time.monotonic(), None
-
-    def count(done: int, expected: int) -> None:
-        nonlocal before
-        before = done if before is None else before
-        observe(Finale(done, expected, done - before, time.monotonic() - began))
-
-    return count
 
 
 @contextmanager

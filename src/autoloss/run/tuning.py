@@ -9,8 +9,7 @@ from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
-from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.run.request import make_request, prepare
 from autoloss.run.user_files import importable_files
 from autoloss.tasks.task import Task
@@ -62,8 +61,7 @@ def tune(
             f"The task {request.task.name} names no standard loss for every branch, so there is nothing to tune. Declare it as "
             "`standard`."
         )
-    with start_workers(evaluator, Machines(workers=workers)) as pool:
-        dispatcher = Dispatcher(pool, request.configuration.limits)
-        ladder = climb_ladder(request.task, seed, trainings, dispatcher, Record())
+    with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
+        ladder = climb_ladder(request.task, seed, trainings, Record(dispatcher))
     assert ladder is not None
     return ladder

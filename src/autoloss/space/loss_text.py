@@ -29,6 +29,15 @@ def join_branches(parts: Mapping[str, object]) -> str:
     return "; ".join(f"{name}: {part}" for name, part in parts.items())
 
 
+def join_losses(losses: Mapping[str, str]) -> str:
+    """Return the text of a loss of any branches; that of a single one needs no name.
+
+    >>> join_losses({"cls": "baseline/ce"})
+    'baseline/ce'
+    """
+    return next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
+
+
 def split_branches(text: str) -> dict[str, str]:
     """Split the text of a loss into branch → part, the inverse of `join_branches`; parts without a name are left out.
 

@@ -16,8 +16,8 @@ FILE = "samples.safetensors"
 Samples = Mapping[str, Sequence[Sample]]
 
 
-def save(directory: Path, samples: Samples) -> None:
-    """Write the tensors of all samples, atomically."""
+def save(directory: Path, samples: Samples) -> str:
+    """Write the tensors of all samples, atomically, and return the digest of the file."""
     tensors = {}
     for branch, found in samples.items():
         for number, sample in enumerate(found):
@@ -31,23 +31,24 @@ def save(directory: Path, samples: Samples) -> None:
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
+    return _find_digest(directory / FILE)
 
 
-def find_digest(directory: Path) -> str:
-    """Return the digest of a run's file of samples."""
+def _find_digest(path: Path) -> str:
     try:
-        return file_digest(directory / FILE)
+        return file_digest(path)
     except OSError as error:
-        raise RunError(f"{directory / FILE} cannot be read: {error.strerror}. Restore it from a copy.") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. Restore it from a copy.") from None
 
 
 def load(directory: Path, expected: str) -> Samples:
     """Read what `save` wrote.
 
     Args:
-        expected: The digest of the file, from the run's settings.
+        expected: What `save` returned.
     """
-    path, found = directory / FILE, find_digest(directory)
+    path = directory / FILE
+    found = _find_digest(path)
     if found != expected:
         raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
     try:

@@ -25,13 +25,10 @@ from autoloss.training.checkpoints import Checkpoints, Metadata, TrainingState, 
 from autoloss.training.execution import Execution
 from autoloss.training.optimization import Rates, make_optimizer
 from autoloss.training.recipe import Recipe, require
-from autoloss.training.training import Diverged, Observe
+from autoloss.training.training import Curve, Diverged, Observe, thin_curve
 
 Batch = TypeVar("Batch")
-Curve = tuple[tuple[int, float], ...]
 
-CURVE_POINTS = 100
-"""Largest number of points kept of a training curve."""
 PATIENCE = 100
 """Batches after which a training ends of which every batch was skipped."""
 DEFAULT_EXECUTION = Execution()
@@ -254,14 +251,6 @@ def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata
     settings = {f"recipe.{name}": value for name, value in recipe.as_values().items()}
     machine = {"precision": execution.precision, "channels_last": execution.channels_last}
     return {**settings, "steps": steps, **machine, "processes": distribution.size()}
-
-
-def thin_curve(curve: list[tuple[int, float]]) -> Curve:
-    """Return at most `CURVE_POINTS` evenly spaced points of a curve, including the first and the last."""
-    if len(curve) <= CURVE_POINTS:
-        return tuple(curve)
-    distance = (len(curve) - 1) / (CURVE_POINTS - 1)
-    return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))
 
 
 def _check_loss(loss: object) -> None:

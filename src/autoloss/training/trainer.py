@@ -15,9 +15,9 @@ from autoloss.errors import RequestError
 from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.execution import Execution
-from autoloss.training.loop import Curve, Pace, fit, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.loop import Pace, fit, seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, shorten_steps
-from autoloss.training.training import Diverged, Observe, Replicates, Scored, Training
+from autoloss.training.training import Curve, Diverged, Observe, Replicates, Scored, Training, thin_curve
 
 FitElsewhere = Callable[[nn.Module, nn.Module, Training], object]
 """Called with a new network, the loss (prediction, target) → scalar, and the training; trains the network in place."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from autoloss.errors import RequestError, unknown
 from autoloss.settings import StepRule
 
+Curve = tuple[tuple[int, float], ...]
+"""(step, training loss) pairs."""
+CURVE_POINTS = 100
+"""Largest number of points kept of a training curve."""
 THRESHOLD = "threshold"
 """Name of the further figure of a training that tells its tuned threshold."""
 
@@ -122,7 +126,7 @@ class Scored:
 
     score: float
     also: Mapping[str, float] = field(default_factory=dict)
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Curve = ()
     replicates: Replicates | None = None
 
 
@@ -154,3 +158,11 @@ class Stopped:
 
 Observe = Callable[[int, float], None]
 """Called with (step, training loss) after each step of a training."""
+
+
+def thin_curve(curve: Sequence[tuple[int, float]]) -> Curve:
+    """Return at most `CURVE_POINTS` evenly spaced points of a curve, including the first and the last."""
+    if len(curve) <= CURVE_POINTS:
+        return tuple(curve)
+    distance = (len(curve) - 1) / (CURVE_POINTS - 1)
+    return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))

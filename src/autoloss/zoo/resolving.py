@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
-from autoloss.space.loss_text import join_branches, split_branches
+from autoloss.space.loss_text import join_losses, split_branches
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry, check_leaves, get_only_branch
 
@@ -89,10 +89,8 @@ def resolve(
 
     if not isinstance(text, str):
         _check_branches(text, branches)
-        label = next(iter(text.values())) if len(text) == 1 else join_branches(text)
-        return label, {
-            name: resolve(text[name], {name: branch}, operators)[1][name] for name, branch in branches.items()
-        }
+        found = {name: resolve(text[name], {name: branch}, operators)[1][name] for name, branch in branches.items()}
+        return join_losses(text), found
     text = text.strip()
     if text in ENTRIES:
         return text, ENTRIES[text].make_losses(branches)

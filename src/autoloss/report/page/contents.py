@@ -6,7 +6,7 @@ import itertools
 import time
 from types import SimpleNamespace
 
-from autoloss.comparison.table import Row
+from autoloss.comparison.entrant import Row
 from autoloss.numbers import counted, duration
 from autoloss.report.failures import group_failures
 from autoloss.report.lineage import find_promotion_source, lineage
