@@ -201,7 +201,7 @@ def _list_ways(
     if ladder is None or ladder.best is None or one in standard:
         return [one]
     followed = one if one.number is not None else one.follow(search)
-    return list(dict.fromkeys([one, followed, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
+    return list(dict.fromkeys([followed, one, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
 
 
 def _list_rungs(ladder: Ladder | None) -> list[Entrant]:

@@ -31,13 +31,13 @@ from autoloss.training.training import Training
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
 CLOSE = 2
-"""Number of learning rates, the best at first, that are trained whole on all seeds."""
+"""Number of learning rates, the best at first and the one given, that are trained whole on all seeds."""
 TUNING_SHARE = 1 / 4
 """Share of the schedule at which learning rates are tried first, where it has enough steps."""
 PROMISING = MOST_RIVALS + 1
 """Number of these that are trained whole on the valid split: the best of short trainings."""
 Vary = Callable[[Entrant], Sequence[Entrant]]
-"""Returns the ways of training an entrant that are tried."""
+"""Returns the ways of training an entrant that are tried at all rates; the first is trained whole at its own rate in any case."""
 
 
 class Record:
@@ -110,14 +110,17 @@ def tune_learning_rates(
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    All rates are trained on one seed, shortly where the task allows it, and the best `CLOSE` of each entrant whole on all seeds. Of
-    equal rates the one nearest to the recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is
-    tuned instead.
+    All rates are trained on one seed, shortly where the task allows it. The best of each entrant and the one that it comes with,
+    since short trainings often favour too large a rate, are trained whole on all seeds. Of equal rates the one nearest to the
+    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     first = _try_rates(entrants, task, seed, record, vary)
     grids = [[row.entrant for row in rows] for rows in first]
-    best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in first], seeds, 1.0, record)
+    close = [
+        list(dict.fromkeys([grid[0], vary(one)[0], *grid]))[:CLOSE] for one, grid in zip(entrants, grids, strict=True)
+    ]
+    best = _tune(close, seeds, 1.0, record)
     # What fails late may do so at the best rates of short trainings alone.
     others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
     again = _tune(others, seeds[:1], 1.0, record)
@@ -140,16 +143,16 @@ def find_promising(
 def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
     """Train each entrant at all rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
     setting = "learning_rate" if task.tunes_learning_rate else "scale"
-    factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
-    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
+    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in LEARNING_RATES] for one in entrants]
     seeds = training_seeds(seed, TUNING, 1)
     return _tune(grids, seeds, choose_first_share(task, TUNING_SHARE), record)
 
 
 def _tune(grids: Sequence[Sequence[Entrant]], seeds: Sequence[int], fidelity: float, record: Record) -> list[list[Row]]:
     """Train all grids at once; return the rows of each, the best first."""
-    rows = iter(record.compare_losses([one for grid in grids for one in grid], seeds, "valid", fidelity))
-    return [sort_by_mean([next(rows) for _ in grid]) for grid in grids]
+    near = [sorted(grid, key=lambda one: abs(math.log(one.learning_rate * one.scale))) for grid in grids]
+    rows = iter(record.compare_losses([one for grid in near for one in grid], seeds, "valid", fidelity))
+    return [sort_by_mean([next(rows) for _ in grid]) for grid in near]
 
 
 def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share: float = 1.0) -> float:
