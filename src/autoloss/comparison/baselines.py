@@ -26,7 +26,7 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
         return []
     names = list(_list_fitting(task, every)) if len(task.branches) == 1 else []
     names += [join_losses({**task.standard, **other}) for other in task.baselines]
-    return [standard, *(Entrant(_label(name), name, baseline=True) for name in names if name != standard.loss)]
+    return [standard, *(_enter(name) for name in names if name != standard.loss)]
 
 
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:
@@ -46,16 +46,14 @@ def standard_entrant(task: Task) -> Entrant | None:
     """Return the task's standard loss as the recipe trains it; None where it does not name one for every branch."""
     if set(task.standard) != set(task.branches):
         return None
-    name = join_losses(task.standard)
-    return Entrant(_label(name), name, baseline=True)
+    return _enter(join_losses(task.standard))
 
 
-def _label(text: str) -> str:
-    """Return the losses of several branches in short, as the paper's tables name them: ce + l1 + ce + l1."""
-    named = list(split_branches(text).values())
-    if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
-        return text
-    return " + ".join(name.removeprefix("baseline/") for name in named)
+def _enter(loss: str) -> Entrant:
+    """Return a loss as an entrant; those of several branches are named in short, as in the paper's tables: ce + l1 + ce + l1."""
+    named = list(split_branches(loss).values())
+    short = len(named) > 1 and all(name.startswith("baseline/") for name in named)
+    return Entrant(" + ".join(name.removeprefix("baseline/") for name in named) if short else loss, loss, baseline=True)
 
 
 def has_space(task: Task) -> bool:

@@ -143,7 +143,7 @@ def _find_obstacle_of_training(evaluator: Evaluator, fidelity: float) -> str | N
     training = evaluator.make_training(fidelity)
     outcome = evaluator.train_standard(training)
     # A network that has come to the most frequent class in a short training may well have begun to learn.
-    floor = Floor(evaluator.measure_untrained(training.seed), None)
+    floor = Floor(evaluator.measure_untrained(), None)
     at = f"at a share of {fidelity:.3g} of the schedule" if fidelity < 1 else "in a whole training"
     if outcome.state is not State.SCORED or outcome.score is None:
         return f"The standard loss has no score {at}: {outcome.reason}."

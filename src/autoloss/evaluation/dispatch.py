@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
@@ -73,11 +73,12 @@ class Dispatcher:
     Attributes:
         queue: Repeats what the machine ended.
         failed: The number of failed trainings.
+        gpus: The GPU of each local worker; empty where they are not dealt out here.
     """
 
-    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
+    def __init__(self, workers: Workers, limits: LimitSettings, gpus: Sequence[str] = ()) -> None:
         self.queue = JobQueue(workers)
-        self.failed = 0
+        self.failed, self.gpus = 0, gpus
         self._workers = workers
         self._limits = limits
         self._jobs: dict[int, Job] = {}
@@ -168,6 +169,7 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
         RequestError: The Ray cluster cannot be used.
     """
     limit, injection = runner.configuration.limits.memory_bytes, machines.injection
+    gpus = gpus_of_workers(runner.task, machines)
     function = runner.perform if injection is None else FaultyFunction(runner.perform)
     if machines.ray is not None:
         from autoloss.workers.ray_cluster import start_ray_workers
@@ -180,10 +182,9 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
     elif machines.workers == 0:
         workers = InlineWorkers(function)
     else:
-        gpus = gpus_of_workers(runner.task, machines)
         workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus, libraries=LIBRARIES)
     used = workers if injection is None else FaultyWorkers(workers, injection, job_key, limit)
-    return Dispatcher(used, runner.configuration.limits)
+    return Dispatcher(used, runner.configuration.limits, gpus)
 
 
 def job_key(job: Job) -> tuple[int | str, ...]:

@@ -235,11 +235,11 @@ class Evaluator:
                 self._standard[training] = self._train(self.task.standard, training, observe=observe)
         return self._standard[training]
 
-    def measure_untrained(self, seed: int) -> float | None:
-        """Return the score of the network with which the trainings of a seed begin, or None where the task does not tell it."""
+    def measure_untrained(self, seed: int | None = None) -> float | None:
+        """Return the score of the network with which trainings of a seed begin, the candidates' by default; None if unknown."""
         advice = "Return NaN from the metric where it is undefined."
         with isolate(), explain_failures("Measuring the untrained network", advice):
-            return self.task.untrained(seed)
+            return self.task.untrained(self.make_training().seed if seed is None else seed)
 
     def measure_constant(self) -> float | None:
         """Return the best score of a constant prediction, or None where the task does not tell it."""

@@ -70,6 +70,21 @@ def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None)
     return name if archive is None else name.partition(_WITH)[0] + _WITH + type(archive).__name__
 
 
+def check_proposer(configuration: Configuration, proposer: Proposer | None, archive: Archive | None) -> None:
+    """Refuse a proposer or an archive that is not the one that `search.proposer` names."""
+    search = configuration.search
+    given = name_proposer(search.proposer, proposer, archive)
+    name, own_archive, _ = search.proposer.partition(_WITH)
+    if given != search.proposer or (name.startswith(_OWN) and proposer is None) or (own_archive and archive is None):
+        raise RequestError(
+            f"The run's proposer is {search.proposer!r}; {given!r} is another, or the object is missing. Give the object that the "
+            "run was started with, as `proposer` or `archive`.",
+            argument="proposer",
+        )
+    if proposer is None and name not in PROPOSERS:
+        raise unknown("proposer", name, PROPOSERS)
+
+
 def make_proposer(
     configuration: Configuration,
     proposer: Proposer | None = None,
@@ -83,19 +98,10 @@ def make_proposer(
         archive: In the place of the ageing population.
         memory: Of the run (`recall`).
     """
-    search = configuration.search
-    given = name_proposer(search.proposer, proposer, archive)
-    name, own_archive, _ = search.proposer.partition(_WITH)
-    if given != search.proposer or (name.startswith(_OWN) and proposer is None) or (own_archive and archive is None):
-        raise RequestError(
-            f"The run's proposer is {search.proposer!r}; {given!r} is another, or the object is missing. Give the object that the "
-            "run was started with, as `proposer` or `archive`.",
-            argument="proposer",
-        )
+    check_proposer(configuration, proposer, archive)
     if proposer is None:
-        if name not in PROPOSERS:
-            raise unknown("proposer", name, PROPOSERS)
-        proposer = PROPOSERS[name](archive or AgeingPopulation.of(configuration), configuration, memory)
-    if len(search.rungs) > 1:
+        make = PROPOSERS[configuration.search.proposer.partition(_WITH)[0]]
+        proposer = make(archive or AgeingPopulation.of(configuration), configuration, memory)
+    if len(configuration.search.rungs) > 1:
         proposer = Promotion(proposer, configuration)
     return Starting(proposer, configuration.evolution.start)

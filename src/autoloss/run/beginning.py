@@ -79,7 +79,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
         data=tuple(task.choices()),
         author=sign_code(request.reference, evaluator.configuration.space.operators),
         alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
-        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        untrained=evaluator.measure_untrained(),
         samples_digest=sample_files.save(store.path.parent, evaluator.samples),
     )
     store.write_settings(settings)

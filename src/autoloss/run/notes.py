@@ -14,7 +14,6 @@ from torch import Tensor
 
 from autoloss.errors import FAILURES, RequestError, keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
@@ -187,7 +186,7 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
         same = _are_same(evaluator.samples[name], now)
         found += [] if same else [f"the data or the network of the branch {name} give other samples"]
     with suppress(*FAILURES):
-        before, now = settings.untrained, evaluator.measure_untrained(derive_seed(configuration.seed, "training"))
+        before, now = settings.untrained, evaluator.measure_untrained()
         if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
             score = "no score" if now is None else f"a score of {now:.4f}"
             found.append(

@@ -13,7 +13,7 @@ from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.memory import SHIPPED_PRIOR, UNINFORMED, read_prior
 from autoloss.proposing.proposer import Proposer
-from autoloss.proposing.proposers import make_proposer, name_proposer
+from autoloss.proposing.proposers import check_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, name_losses, parse_starting_losses, read_losses
@@ -126,18 +126,19 @@ def make_request(
     'tabular'
     """
     configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
-    configuration = _choose_prior(configuration, prior, proposer)
+    name, digest = _choose_prior(configuration, prior, proposer)
     named = name_proposer(configuration.search.proposer, proposer, archive)
-    configuration = configuration.changed({"search.proposer": named})
-    make_proposer(configuration, proposer, archive)
+    configuration = configuration.changed(
+        {"search.proposer": named, "search.prior": name, "search.prior_digest": digest}
+    )
+    check_proposer(configuration, proposer, archive)
     reference = refer_to_task(task, metric, options, frozen)
-    loaded = load_task(reference, task)
+    own = [*configuration.space.operators, *operators]
+    table, loaded = operator_table(own), load_task(reference, task)
     _check_names(loaded)
     for name in also:
         if loaded.also is not None and name not in loaded.also:
             raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
-    own = [*configuration.space.operators, *operators]
-    table = operator_table(own)
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     known = name_losses(configuration.evolution.start)
@@ -161,8 +162,8 @@ def make_request(
     )
 
 
-def _choose_prior(configuration: Configuration, prior: str | Path | None, proposer: Proposer | None) -> Configuration:
-    """Return the settings with the prior of a run and its digest; a proposer that does not ask for a prior has none."""
+def _choose_prior(configuration: Configuration, prior: str | Path | None, proposer: Proposer | None) -> tuple[str, str]:
+    """Return the prior of a run and its digest; a proposer that does not ask for a prior has none."""
     used = proposer is None and configuration.search.proposer == "guided"
     if prior is not None and str(prior) != UNINFORMED and not used:
         raise RequestError(
@@ -172,7 +173,7 @@ def _choose_prior(configuration: Configuration, prior: str | Path | None, propos
         )
     name = str(prior or configuration.search.prior) if used else UNINFORMED
     name = name if name in (SHIPPED_PRIOR, UNINFORMED) else str(Path(name).resolve())
-    return configuration.changed({"search.prior": name, "search.prior_digest": read_prior(name)[1]})
+    return name, read_prior(name)[1]
 
 
 def restore_request(

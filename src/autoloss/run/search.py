@@ -13,13 +13,13 @@ from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError
 from autoloss.evaluation.adapting import Say, check_threshold
-from autoloss.evaluation.dispatch import Machines, gpus_of_workers
+from autoloss.evaluation.dispatch import Machines
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
-from autoloss.proposing.proposers import make_proposer
+from autoloss.proposing.proposers import check_proposer, make_proposer
 from autoloss.run.beginning import Drive, prepare_search, write_start
 from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
@@ -204,7 +204,7 @@ def resume(
         configuration = _extend_budget(settings.configuration, evaluations)
         # Before anything is changed: a proposer that has to be given is asked for, and a prior that is not the run's is named.
         memory = recall(configuration.search, settings.branches, request.operators)
-        make_proposer(configuration, proposer, archive)
+        check_proposer(configuration, proposer, archive)
         count = None if workers is None else machines.workers
         settings = _change_settings(store, settings, configuration=configuration, workers=count, final=final)
         evaluator = prepare(replace(request, configuration=configuration))
@@ -230,8 +230,6 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
     """Search until the budget is spent, then confirm and compare the best if the settings say so."""
     task, configuration, store, say = evaluator.task, evaluator.configuration, drive.store, drive.say
     directory = store.path.parent
-    for text in describe_gpus(gpus_of_workers(task, drive.machines)):
-        say(text)
     concerns = Concerns(history, settings.standard, directory)
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
@@ -242,6 +240,8 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
             say(text)
 
     with drive.start_workers(evaluator) as dispatcher:
+        for text in describe_gpus(dispatcher.gpus):
+            say(text)
         end = run_loop(history, store, dispatcher, watch)
         if settings.final:
             found = open_run(directory)
