@@ -44,7 +44,7 @@ from autoloss.tasks.metric import measure_resamples
 from autoloss.training.training import Replicates, Scored, Training
 from autoloss.zoo import resolve
 from output import Figure, emit, make_parser, parse_arguments
-from searches import tell
+from searches import search_or_resume, tell
 
 PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
 
@@ -147,21 +147,9 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
     """Search on a split, or read what an earlier run of this script found."""
     kept = work / f"{name}-{split}-found.json"
     if not kept.exists():
-        run = work / f"{name}-{split}"
         task = make_task(name, split, arguments)
         try:
-            found = (
-                autoloss.resume(run, task, workers=arguments.workers)
-                if (run / "run.sqlite").exists()
-                else autoloss.search(
-                    task,
-                    evaluations=arguments.evaluations,
-                    seed=SEARCH_SEED,
-                    workers=arguments.workers,
-                    settings=FINALE,
-                    directory=run,
-                )
-            )
+            found = search_or_resume(task, FINALE, SEARCH_SEED, work / f"{name}-{split}", arguments)
         except RunError as error:
             tell(f"{name}, split {split}: {error}")
             (loss,) = task.standard.values()

@@ -35,6 +35,22 @@ def make_search_parser(doc: str, *, evaluations: int, seeds: int) -> argparse.Ar
     return found
 
 
+def search_or_resume(
+    task: autoloss.Task,
+    settings: Mapping[str, Any],
+    seed: int,
+    directory: Path,
+    arguments: argparse.Namespace,
+    *,
+    final: bool = True,
+) -> Search:
+    """Start a search in a folder, or resume the one that it holds, whatever its settings."""
+    given: dict[str, Any] = {"evaluations": arguments.evaluations, "workers": arguments.workers, "final": final}
+    if store.exists(directory):
+        return autoloss.resume(directory, task, **given)
+    return autoloss.search(task, seed=seed, directory=directory, settings=settings, **given)
+
+
 def searched(
     task: autoloss.Task,
     arm: str,
@@ -56,19 +72,7 @@ def searched(
         kept = open_run(directory).configuration
         if dataclasses.replace(kept, evaluations=arguments.evaluations) != wanted:
             raise RequestError(f"{directory} holds a search with other settings; remove it, or name another folder.")
-        found = autoloss.resume(
-            directory, task, evaluations=arguments.evaluations, workers=arguments.workers, final=final
-        )
-    else:
-        found = autoloss.search(
-            task,
-            evaluations=arguments.evaluations,
-            seed=seed,
-            workers=arguments.workers,
-            directory=directory,
-            settings=chosen,
-            final=final,
-        )
+    found = search_or_resume(task, chosen, seed, directory, arguments, final=final)
     best = found.top(1)
     tell(
         f"{task.name}, {arm}, seed {seed}: " + (f"best on valid {best[0].score:.4f}" if best else "no loss has a score")

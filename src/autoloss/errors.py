@@ -9,8 +9,7 @@ import difflib
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 
 class RequestError(ValueError):
@@ -136,23 +135,3 @@ def join_names(names: Sequence[str]) -> str:
     """Join names with commas; of more than `MOST`, the first ones and the total."""
     text, more = ", ".join(names[:MOST]), f", … ({len(names)} in all)" if len(names) > MOST else ""
     return (text if len(text) <= MOST * LONGEST else f"{text[: MOST * LONGEST]}…") + more
-
-
-def check_kinds(values: Mapping[str, tuple[object, Any, str]]) -> None:
-    """Check the types of arguments.
-
-    Args:
-        values: Name of the argument → its value, the type or union of types that it may have, and these in words.
-
-    Raises:
-        RequestError: A value has another type.
-
-    >>> check_kinds({"rows_per_sample": ("64", int, "a whole number")})
-    Traceback (most recent call last):
-    autoloss.errors.RequestError: rows_per_sample is '64', a str; expected a whole number.
-    """
-    for name, (value, kinds, expected) in values.items():
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            named = (quote(value), name_kind(value))
-            found = ", ".join(named if isinstance(value, str | int | float) else named[::-1])
-            raise RequestError(f"{name} is {found}; expected {expected}.")

@@ -37,6 +37,7 @@ DESCRIPTIONS: Mapping[Any, str] = {
     str: "text",
     type(None): "none",
     collections.abc.Callable: "a function",
+    collections.abc.Mapping: "a dictionary",
 }
 BOUNDS = (
     (Ge, "ge", "at least"),
@@ -113,10 +114,22 @@ def check(options: Any, claims: Mapping[str, tuple[bool, str]]) -> None:
             raise RequestError(f"{name} is {quote(getattr(options, name))}; expected {expected}.")
 
 
+def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Check that arguments of a function are of the types that it declares.
+
+    Raises:
+        RequestError: A value is of another type.
+    """
+    for name, value in values.items():
+        annotation = list_types(function)[name]
+        if not isinstance(value, tuple(typing.get_origin(kind) or kind for kind, _ in _list_kinds(annotation))):
+            raise _refuse(name, value, annotation)
+
+
 @functools.cache
-def list_types(cls: type) -> Mapping[str, Any]:
-    """Return the type of each option of a class, with its range."""
-    return typing.get_type_hints(cls, include_extras=True)
+def list_types(owner: Any) -> Mapping[str, Any]:
+    """Return the type of each option of a class, or of each argument of a function, with its range."""
+    return typing.get_type_hints(owner, include_extras=True)
 
 
 def describe(annotation: Any) -> str:
@@ -166,7 +179,7 @@ def _describe_kind(kind: Any) -> str:
             if parts[-1] is not ...
             else f"values with commas between, each {each}"
         )
-    return DESCRIPTIONS.get(origin or kind, str(kind))
+    return DESCRIPTIONS.get(origin or kind) or (f"an autoloss.{kind.__name__}" if isinstance(kind, type) else str(kind))
 
 
 def _describe_range(limits: tuple[Any, ...]) -> str:

@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "(prediction, target)",
     ),
     "a metric that is a number": ("metric = 0.5", "is a float", "a function (prediction, target)"),
-    "further metrics as a list": ("options = {'also': [metric]}", "also is a list", "name → metric"),
+    "further metrics as a list": ("options = {'also': [metric]}", "also is [<function metric", "expected a dictionary"),
     "float class targets": (
         "train, valid = (train[0], train[1].float()), (valid[0], valid[1].float())",
         "class indices in floating point",
@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "a learning rate as text": ("recipe = Recipe(learning_rate='fast')", "recipe.learning_rate is 'fast'", "a number"),
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
-    "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is a dict", "Recipe("),
+    "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is {'epochs': 3}", "an autoloss.Recipe"),
     "rows as text": (
         "options = {'data': autoloss.Data(rows_per_sample='many')}",
         "rows_per_sample is 'many'",

@@ -101,11 +101,15 @@ def retrain(
         raise RequestError(f"{count} trainings per loss were asked for; expected at least 1.")
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
-    operators_by_name = operator_table(found.operators, operators)
-    configuration = found.configuration.changed(
-        {"search.learning_rate": 1.0 if learning_rate is None else learning_rate}
+    if learning_rate is None and name.name != found.settings.task.name:
+        learning_rate = 1.0
+    rate = 1.0 if learning_rate is None else learning_rate
+    request = Request(
+        task=loaded,
+        reference=name,
+        configuration=found.configuration.changed({"search.learning_rate": rate}),
+        operators=operator_table(found.operators, operators),
     )
-    request = Request(task=loaded, reference=name, configuration=configuration, operators=operators_by_name)
     retrainer = Retrainer(
         directory=Path(out) if out is not None else Path(directory) / RETRAINING,
         evaluator=prepare(request, samples=False),
@@ -116,8 +120,6 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    if learning_rate is None and name.name != found.settings.task.name:
-        learning_rate = 1.0
     entrants = _choose_learning_rates(
         [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)], found, learning_rate, retrainer.say
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from autoloss.run.notes import Concerns, describe_plan, note_changes
 from autoloss.run.progress import NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
+from autoloss.run.starting_losses import StartingLoss
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
@@ -137,23 +139,28 @@ def search(
                 f"{path} already holds a run. Go on with it: {resume_command(path)} — or give another directory.",
                 argument="directory",
             )
-        evaluator = prepare(request)
-        evaluator.check_obstacle()
-        doubts = (f"Check the task: {doubt}" for doubt in evaluator.diagnose())
-        for text in (*request.notes, *evaluator.task.choices(), *doubts):
-            tell(text)
-        check_threshold(evaluator)
+        evaluator = _check_task(request, tell)
         after = count_equivalents(evaluator.configuration.final, evaluator.task) if final else 0.0
         tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
             drive = Drive(store=store, machines=machines, after=after, observe=observe or _ignore, say=tell)
             kept = write_start(request, evaluator, final, drive)
-            evaluator, kept = prepare_search(evaluator, kept, request.start, drive)
-            memory = recall(evaluator.configuration.search, kept.branches, evaluator.operators)
+            memory = recall(kept.configuration.search, kept.branches, evaluator.operators)
             for text in memory.describe_unknown() if memory else ():
                 tell(text)
-            made = make_proposer(evaluator.configuration, proposer, archive, memory)
-            return _drive(evaluator, kept, History(evaluator.task.branches, evaluator.configuration, made), drive)
+            make = partial(make_proposer, proposer=proposer, archive=archive, memory=memory)
+            return _go_on(evaluator, kept, request.start, make, drive)
+
+
+def _check_task(request: Request, tell: Say) -> Evaluator:
+    """Refuse a task on which no search can begin; tell what it chose, and what looks wrong."""
+    evaluator = prepare(request)
+    evaluator.check_obstacle()
+    doubts = (f"Check the task: {doubt}" for doubt in evaluator.diagnose())
+    for text in (*request.notes, *evaluator.task.choices(), *doubts):
+        tell(text)
+    check_threshold(evaluator)
+    return evaluator
 
 
 @importable_files()
@@ -215,15 +222,26 @@ def resume(
             observe=observe or _ignore,
             say=tell,
         )
-        if not settings.prepared:
-            evaluator, settings = prepare_search(evaluator, settings, request.start, drive)
-        made = make_proposer(evaluator.configuration, proposer, archive, memory)
-        history = History(evaluator.task.branches, evaluator.configuration, made)
-        history.restore(store.candidates(), store.search_trainings())
-        evaluator.learn(history.known_verdicts)
-        if history.candidates and (settings.final or history.end is None):
-            note_changes(evaluator, settings, store, len(history.candidates), tell)
-        return _drive(evaluator, settings, history, drive)
+        make = partial(make_proposer, proposer=proposer, archive=archive, memory=memory)
+        return _go_on(evaluator, settings, request.start, make, drive)
+
+
+def _go_on(
+    evaluator: Evaluator,
+    settings: RunSettings,
+    start: Sequence[StartingLoss],
+    make: Callable[[Configuration], Proposer],
+    drive: Drive,
+) -> Search:
+    """Prepare the search where that was not done, restore what is recorded, and drive the run to its end."""
+    if not settings.prepared:
+        evaluator, settings = prepare_search(evaluator, settings, start, drive)
+    history = History(evaluator.task.branches, evaluator.configuration, make(evaluator.configuration))
+    history.restore(drive.store.candidates(), drive.store.search_trainings())
+    evaluator.learn(history.known_verdicts)
+    if history.candidates and (settings.final or history.end is None):
+        note_changes(evaluator, settings, drive.store, len(history.candidates), drive.say)
+    return _drive(evaluator, settings, history, drive)
 
 
 def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive: Drive) -> Search:

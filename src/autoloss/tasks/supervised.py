@@ -13,7 +13,8 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, check_kinds
+from autoloss.errors import RequestError
+from autoloss.options import check_arguments
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
@@ -118,19 +119,8 @@ class SupervisedTask(TrainerTask):
         device: str = "cpu",
         trainer: FitElsewhere | None = None,
     ) -> None:
-        text, of_recipe = "text", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
-        check_kinds(
-            {
-                "recipe": (recipe, Recipe, of_recipe),
-                "full": (full, FullSchedule, "an autoloss.FullSchedule(recipe=…, network=…, data=…)"),
-                "data": (data, Data, "an autoloss.Data(inputs=…, target=…, …)"),
-                "branch": (branch, Branch | None, "an autoloss.Branch, or None"),
-                "name": (name, str | None, f"{text}, or None"),
-                "standard": (standard, str | None, f"{text}: a formula or a name of autoloss.zoo.names()"),
-                "also": (also, Mapping | None, "a dictionary, name → metric"),
-                "device": (device, str, f"{text}, such as cpu or cuda"),
-            }
-        )
+        given = {"recipe": recipe, "full": full, "data": data, "branch": branch, "name": name, "standard": standard}
+        check_arguments(SupervisedTask.__init__, {**given, "also": also, "device": device})
         if branch is None:
             branch = ActivatedBranch(activation=cast(Activation, activation), ignore_index=data.ignore_index)
         elif activation is not None or data.ignore_index is not None:
