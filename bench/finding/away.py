@@ -174,14 +174,16 @@ def judge(rows: Mapping[tuple[str, str, str, int], Row]) -> Iterator[dict[str, A
     """Compare each arm with the gate of its task.
 
     `audit`, `standard`, `ladder` and `shelf` are means on the audit split; `headroom` is what the shelf is ahead of the ladder's
-    best; `p` belongs to the difference from the tuned standard loss.
+    best, `p_headroom` belongs to it; `p` to the difference from the tuned standard loss.
     """
     for (task, arm, role, seed), row in rows.items():
         standard, ladder, shelf = (_find_gate(rows, task, name) for name in (STANDARD, LADDER, "shelf"))
         if arm == GATE or standard is None or ladder is None or shelf is None:
             continue
         audit = read_audit(row)
-        against, behind = compare_paired(audit, standard), compare_paired(audit, ladder)
+        against, behind, ahead = (
+            compare_paired(*pair) for pair in ((audit, standard), (audit, ladder), (shelf, ladder))
+        )
         yield {
             "task": task,
             "part": BY_NAME[task].part,
@@ -195,6 +197,7 @@ def judge(rows: Mapping[tuple[str, str, str, int], Row]) -> Iterator[dict[str, A
             "ladder": ladder.mean,
             "shelf": shelf.mean,
             "headroom": _subtract(shelf.mean, ladder.mean),
+            "p_headroom": find_p(ahead),
             "ladder_error": None if ladder.mean is None else estimate_mean(ladder.finite, ladder.replicates).error,
             "difference": None if against is None else against.value,
             "error": None if against is None else against.error,
@@ -263,14 +266,15 @@ def _is_ahead(difference: float | None, p: float | None) -> bool:
 
 
 def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the shares of the searches of each arm, and its gain over the tuned standard in standard errors."""
+    """Return the shares of the searches of each arm, its gain over the tuned standard in standard errors, and in the median the
+    share that it has of the headroom where the gate is significant."""
     found = []
     for part, arm in dict.fromkeys((row["part"], row["arm"]) for row in rows):
         own = [row for row in rows if (row["part"], row["arm"]) == (part, arm)]
         gains = [
             row["difference"] / row["error"] if row["error"] else 0.0 for row in own if row["difference"] is not None
         ]
-        open_tasks = [row for row in own if row["headroom"] and row["headroom"] > 0 and row["audit"] is not None]
+        open_tasks = [row for row in own if row["audit"] is not None and _is_ahead(row["headroom"], row["p_headroom"])]
         shares = [(row["audit"] - row["ladder"]) / row["headroom"] for row in open_tasks]
         found.append(
             {

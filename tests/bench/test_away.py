@@ -183,7 +183,7 @@ def _row(arm: str, role: str, *scores: float | None) -> dict:
 
 def test_an_arm_is_compared_with_the_gate_of_its_task(tmp_path):
     path = tmp_path / "rows.jsonl"
-    gate = {"given": (0.4, 0.42), "standard": (0.5, 0.52), "ladder": (0.6, 0.62), "shelf": (0.7, 0.72)}
+    gate = {"given": (0.4, 0.42), "standard": (0.5, 0.52), "ladder": (0.6, 0.62), "shelf": (0.7, 0.721)}
     rows = [_row(GATE, role, *scores) for role, scores in gate.items()]
     rows += [
         _row("default", "default", 0.65, 0.68),
@@ -194,9 +194,12 @@ def test_an_arm_is_compared_with_the_gate_of_its_task(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = {row["arm"]: row for row in away.judge(away.read_rows(path))}
     assert {"task", "arm", "seed", "audit", "standard", "shelf", "headroom", "p"} <= found["default"].keys()
-    assert found["default"]["headroom"] == pytest.approx(0.1)
+    assert found["default"]["headroom"] == pytest.approx(0.1005)
     assert found["default"]["difference"] == pytest.approx(0.155)
     summary = {row["arm"]: row for row in away.summarise(list(found.values()))}
     assert [summary[arm]["at_or_above_standard"] for arm in ("default", "random", "failing")] == [1, 0, 0]
     assert [summary[arm]["below_standard"] for arm in ("default", "failing")] == [0, 1]
-    assert summary["default"]["share_of_headroom"] == pytest.approx(0.55)
+    assert summary["default"]["share_of_headroom"] == pytest.approx(0.055 / 0.1005)
+    # A gain of known losses that may be chance is not to be reached.
+    unsure = [{**row, "p_headroom": 0.2} for row in found.values()]
+    assert [row["share_of_headroom"] for row in away.summarise(unsure)] == [None, None, None]
