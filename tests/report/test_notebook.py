@@ -62,7 +62,7 @@ def test_a_notebook_has_one_line_that_updates(monkeypatch):
     display = SimpleNamespace(Markdown=str, display=lambda shown, display_id: written.append(shown) or handle)
     line = NotebookLine(display)
     line.say("Read a_b.csv.")
-    line.observe(Finale(3, 10, 3, 6.0))
+    line.observe(Finale(3, 10, 6.0, 14.0))
     assert written == [
         "Read a\\_b.csv.  \n",
         "Read a\\_b.csv.  \n**confirming and comparing: 3 of about 10 trainings · about 14 s left**",

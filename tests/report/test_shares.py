@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autoloss.comparison.entrant import Entrant
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import trace_mutations
 from autoloss.proposing.records import Individual
@@ -21,7 +22,7 @@ from autoloss.report.page.shapes import draw_shape
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
-from autoloss.run.progress import Progress
+from autoloss.run.progress import TEST_SECONDS, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
@@ -139,6 +140,7 @@ def progress(*, rungs: dict[float, int], best: Individual | None = None, **chang
         workers=2,
         busy=2,
         seconds=300.0,
+        eta_seconds=660.0,
     )
     return replace(values, **changes)
 
@@ -156,11 +158,33 @@ def test_the_line_of_a_search_says_how_far_the_best_against_the_standard_loss_an
         "12.5 of 40 trainings · best 0.2110 at 0.125 of the schedule · about 11 min 00 s left"
     )
     whole = Individual(candidate(89, CE), scored(0.8105))
-    ended = line(progress(rungs=rungs, best=whole, final=25, standard=0.7712, training_seconds=600.0))
-    assert ended == "12.5 of 40 trainings · best 0.8105 · standard loss 0.7712 · about 21 min 00 s left"
+    ended = line(progress(rungs=rungs, best=whole, standard=0.7712))
+    assert ended == "12.5 of 40 trainings · best 0.8105 · standard loss 0.7712 · about 11 min 00 s left"
     assert len(ended) < 100
     assert "12.5 of 40 training equivalents · 92 short, 1 whole" in panel_text(progress(rungs=rungs, best=whole))
-    assert "4321 losses drawn" in line(progress(rungs={0.125: 0, 1.0: 0}, trained=0.0, trained_here=0.0))
+    assert "4321 losses drawn" in line(progress(rungs={0.125: 0, 1.0: 0}, trained=0.0))
+
+
+def test_the_time_left_counts_usual_trainings_and_never_grows():
+    trainings = {
+        Entrant("", "baseline/ce").job(seed, "valid", fidelity=share): replace(scored(0.5), seconds=seconds)
+        for seed, (share, seconds) in enumerate([(0.25, 30.0), (0.25, 1.5), (1.0, 4.0), (1.0, 4.0), (1.0, 5.0)])
+    }
+    forecast = Forecast(workers=2)
+    assert forecast.tell(10, 0.25) is None
+    forecast.expect(20, trainings, seconds=37.0)
+    # Ten whole trainings of the search and twenty after it take 4 s each; the workers waited 37 s for 3.5 of them.
+    waiting = (30 * 4.0 + 20 * TEST_SECONDS) / 2 + 37.0 - 3.5 * 4.0 / 2
+    assert forecast.tell(10, 0.25) == pytest.approx(waiting)
+    slow = [replace(scored(0.5), seconds=400.0)]
+    assert forecast.tell(9, 0.25, slow) == pytest.approx((29 * 4.0 + 18 * TEST_SECONDS) / 2)
+    # What turns out to take longer is not told as more than before.
+    assert forecast.tell(10, 0.25, slow) == forecast.told
+    assert forecast.tell_trainings(20, pace=100.0) == forecast.told
+    assert forecast.tell_trainings(20, pace=None) == forecast.told
+    assert forecast.tell_trainings(5, pace=4.0) == 20.0
+    # Without trainings before it, those of the search count.
+    assert Forecast(workers=1).tell(2, 1.0, slow) == pytest.approx(800 + 2 * TEST_SECONDS)
 
 
 def test_the_page_draws_shares_apart_and_names_them(directory):

@@ -79,11 +79,11 @@ def test_the_consoles_own_orders_stay(monkeypatch):
 
 
 def test_what_follows_a_search_has_a_bar_a_count_and_a_time():
-    finale = Finale(done=12, expected=60, done_here=6, seconds=30.0)
+    finale = Finale(done=12, expected=60, seconds=30.0, eta_seconds=240.0)
     assert line(finale) == "confirming and comparing: 12 of about 60 trainings · about 4 min 00 s left"
     console = Console(record=True, width=100)
     console.print(panel(finale))
     shown = console.export_text()
     assert "12 of about 60 trainings" in shown
     assert "━" in shown
-    assert line(replace(finale, done_here=0)).endswith("time left: not known yet")
+    assert line(replace(finale, eta_seconds=None)).endswith("time left: not known yet")

@@ -70,7 +70,7 @@ def confirm_and_compare(
         return
     recorded = store.trainings()
     before = len(recorded) - count_after_search(recorded, seed)
-    expected = before + round(count_trainings(settings, task, len(rivals), len(best)))
+    expected = before + round(count_trainings(settings, task, ladder, len(rivals), len(best)))
     record = Record(dispatcher, store, expected, lambda done, expected: observe(done - before, expected - before))
     if settings.confirm_seeds:
         ranked = _confirm([*best, *rivals], seed, settings, record, say)
@@ -91,23 +91,22 @@ def confirm_and_compare(
     compare_with_baselines(best, task, configuration, settings.compare_seeds, store, record, ladder=ladder, say=say)
 
 
-def count_trainings(settings: FinalSettings, task: Task, rivals: int = RIVALS, best: int | None = None) -> float:
+def count_equivalents(settings: FinalSettings, task: Task, ladder: Ladder | None = None) -> float:
+    """Return about how many whole trainings take as long as those that follow a search: rates are tried on shorter ones."""
+    return count_trainings(settings, task, ladder, RIVALS, settings.confirm, choose_first_share(task, TUNING_SHARE))
+
+
+def count_trainings(
+    settings: FinalSettings, task: Task, ladder: Ladder | None, rivals: int, best: int, share: float = 1.0
+) -> float:
     """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
 
     Args:
-        rivals: Number of losses that are confirmed with the best candidates.
-        best: Number of these, where it is not `final.confirm`.
+        ladder: None where it is not climbed yet: another way than the recipe's is expected to be its best.
+        rivals: Number of losses that are confirmed with the `best` candidates.
+        share: What a training counts by which rates are tried first.
     """
-    return _count(settings, task, rivals, best, 1.0)
-
-
-def count_equivalents(settings: FinalSettings, task: Task) -> float:
-    """Return about how many whole trainings take as long as those that follow a search: rates are tried on shorter ones."""
-    return _count(settings, task, RIVALS, None, choose_first_share(task, TUNING_SHARE))
-
-
-def _count(settings: FinalSettings, task: Task, rivals: int, best: int | None, share: float) -> float:
-    best = settings.confirm if best is None else best
+    rungs = 1 if ladder is None else sum(rung not in (None, ladder.given) for rung in (ladder.best, ladder.set_aside))
     raced = best + rivals
     confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
@@ -118,7 +117,7 @@ def _count(settings: FinalSettings, task: Task, rivals: int, best: int | None, s
     others, found = known - standard, min(settings.compare + 1, best)
     tuned = count_tuning_trainings(found + standard, others, WAYS, share)
     # The standard loss takes part as it is given, as the ladder's best, tuned and, where it decides, with a tuned threshold.
-    entrants = found + (3 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
+    entrants = found + (2 + rungs + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
     compared = tuned + entrants * settings.compare_seeds
     return compared + (confirmed if settings.confirm_seeds else 0)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
 from autoloss.comparison.climbing import ENOUGH, LEAST_BUDGET, climb_ladder
+from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
@@ -17,7 +19,7 @@ from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
-from autoloss.run.progress import ObserveSearch, describe_rest
+from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
@@ -39,14 +41,13 @@ class Drive:
 
     Args:
         store: Of the run, for writing.
-        after: Whole trainings that take as long as what follows the search.
         observe: Called with a `Progress` about twice a second, and with a `Finale` after each training that follows the search.
         say: Called with a sentence about what the run does next.
     """
 
     store: Store
     machines: Machines
-    after: float
+    forecast: Forecast
     observe: ObserveSearch
     say: Say
 
@@ -105,6 +106,9 @@ def prepare_search(
         check_learning(ladder, _measure_floor(evaluator, settings), evaluator.task, settings.task, say)
         evaluator = follow_ladder(evaluator, ladder, resolution)
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
+    left = drive.forecast.tell(evaluator.configuration.evaluations, evaluator.configuration.search.rungs[0])
+    if left is not None:
+        say(f"The search and what follows it: {describe_rest(left)}.")
     start = try_starting_losses(losses, evaluator)
     for text in (
         *describe_idle_workers(drive.machines.workers, evaluator.configuration),
@@ -190,6 +194,7 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
     )
     if len(task.step_rules) == 1:
         say("The task's optimizer supports no other step rule, such as clipped gradients; it is used as given.")
+    began = time.monotonic()
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
         ladder = climb_ladder(task, configuration.seed, budget, record)
@@ -201,10 +206,8 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
     if resolution is not None:
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
-    if ladder is not None and ladder.spent:
-        rest = configuration.evaluations + drive.after
-        seconds = sum(outcome.seconds for outcome in record.outcomes.values()) / max(1, drive.machines.workers)
-        say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
+    after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
+    drive.forecast.expect(after, record.outcomes, time.monotonic() - began)
     return ladder, resolution
 
 

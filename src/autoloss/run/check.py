@@ -232,7 +232,7 @@ def check(
         training_seconds=training,
         seconds_per_candidate=per_candidate,
         search_seconds=training and _estimate_search(configuration, accepted, training, workers),
-        final_seconds=training and count_equivalents(configuration.final, loaded) * training / max(1, workers),
+        final_seconds=training and count_equivalents(configuration.final, loaded, ladder) * training / max(1, workers),
         evaluations=evaluations,
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,

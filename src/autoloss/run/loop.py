@@ -9,7 +9,7 @@ from typing import Protocol
 from autoloss.errors import RunError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import CompletedJob, Train
+from autoloss.proposing.jobs import CompletedJob
 from autoloss.proposing.machine import Machine
 from autoloss.proposing.records import Candidate, NewCandidate, NewTraining, Outcome, State
 from autoloss.run.progress import Progress
@@ -42,11 +42,9 @@ def run_loop(
     """
     machine, began, charged = Machine(history), time.monotonic(), history.charged
     completed: Sequence[CompletedJob] = ()
-    training_seconds = 0.0
     while True:
         for record in machine.receive(completed):
             _append(store, record)
-        training_seconds += sum(one.seconds for one in completed if isinstance(one.job, Train))
         if completed:
             _stop_if_nothing_scores(history)
         end = _find_end(history, dispatcher, began)
@@ -54,7 +52,7 @@ def run_loop(
             for job in machine.next_jobs(dispatcher.queue.idle):
                 dispatcher.submit(job)
         if observe is not None:
-            observe(Progress.of(history, dispatcher, time.monotonic() - began, charged, training_seconds))
+            observe(Progress.of(history, dispatcher, time.monotonic() - began, charged))
         if end is not None:
             return end
         completed = dispatcher.wait(POLL_SECONDS)

@@ -6,16 +6,21 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from statistics import median
 from typing import Any
 
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import duration, figure
 from autoloss.proposing.history import History
-from autoloss.proposing.records import Individual
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Individual, Outcome
 from autoloss.rejection.reasons import Reason
+
+TEST_SECONDS = 0.3
+"""Of a processor, to find a candidate that passes the rejection protocol: 0.05 to 0.9 s were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +28,78 @@ class Finale:
     """The state of the trainings that follow a search.
 
     Args:
-        done: Trainings that ended, of about `expected`; `done_here` of them in this process.
+        done: Trainings that ended, of about `expected`.
         seconds: Since this process began with them.
+        eta_seconds: Estimated seconds until all have ended; None where nothing was trained yet.
     """
 
     done: int
     expected: int
-    done_here: int
     seconds: float
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Estimated seconds until all have ended; None before the first."""
-        return self.seconds / self.done_here * (self.expected - self.done) if self.done_here else None
+    eta_seconds: float | None
 
     def describe(self) -> str:
         """Describe it in a line."""
         done = f"confirming and comparing: {self.done} of about {self.expected} trainings"
         return f"{done} · {describe_rest(self.eta_seconds)}"
+
+
+@dataclass(slots=True)
+class Forecast:
+    """The time that a run still takes; what it tells never grows.
+
+    Args:
+        workers: Their number.
+        after: Whole trainings that take as long as what follows the search.
+        trained: (Share of the schedule, seconds) of trainings that ended before the search.
+        seconds: Of these together, with the start of their workers; 0 where they were done by another process.
+        told: Seconds, at the last call.
+    """
+
+    workers: int
+    after: float = 0.0
+    trained: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    seconds: float = 0.0
+    told: float | None = None
+
+    def expect(self, after: float, trainings: Mapping[Train, Outcome], seconds: float) -> None:
+        """Say what follows the search, as far as is known now, and which trainings were run before it."""
+        self.after, self.seconds = after, seconds
+        self.trained = [
+            (job.training.fidelity * job.training.length, outcome.seconds)
+            for job, outcome in trainings.items()
+            if outcome.score is not None
+        ]
+
+    def tell(self, left: float, share: float, latest: Sequence[Outcome] = ()) -> float | None:
+        """Return the seconds of the rest of a search and of what follows; None before the first training.
+
+        Args:
+            left: Training equivalents of the search, about half of which go into candidates' first trainings.
+            share: Of the schedule, of these.
+            latest: Trainings of the search.
+        """
+        # Those before a search are measured on resamples, as those after it are.
+        seen = self.trained or [(one.fidelity, one.seconds / one.count) for one in latest if one.score is not None]
+        if not seen:
+            return None
+        # The first training of a process takes much longer than the others.
+        longest = min(1.0, max(part for part, _ in seen))
+        whole = median(seconds / part for part, seconds in seen if part >= longest)
+        tested = left / (2 * share) if share < 1 else left
+        work = (left + self.after) * whole + tested * TEST_SECONDS
+        if not latest:
+            # The workers of the search start as slowly as those before it.
+            work += max(0.0, self.seconds * self.workers - sum(part for part, _ in self.trained) * whole)
+        return self._bound(work / max(1, self.workers))
+
+    def tell_trainings(self, count: int, pace: float | None) -> float | None:
+        """Return the seconds of the last trainings, which end one by one after `pace` seconds; None tells the last estimate."""
+        return self.told if pace is None else self._bound(count * pace)
+
+    def _bound(self, seconds: float) -> float:
+        self.told = seconds if self.told is None else min(self.told, seconds)
+        return self.told
 
 
 def describe_rest(seconds: float | None) -> str:
@@ -68,8 +127,7 @@ class Progress:
         best_age: Number of candidates since the best one.
         workers: Their number, of which `busy` have a job.
         seconds: Since this process began.
-        training_seconds: Of all trainings of this process together, without the tests between them.
-        final: Training equivalents that follow the search, at most.
+        eta_seconds: Estimated seconds until the budget is spent and what follows has ended; None before the first training.
         standard: Best mean score of whole trainings with the standard loss; None where it is not known.
     """
 
@@ -88,19 +146,11 @@ class Progress:
     workers: int
     busy: int
     seconds: float
-    training_seconds: float = 0.0
-    final: float = 0.0
+    eta_seconds: float | None = None
     standard: float | None = None
 
     @classmethod
-    def of(
-        cls,
-        history: History,
-        dispatcher: Dispatcher,
-        seconds: float,
-        trained_before: float = 0.0,
-        training_seconds: float = 0.0,
-    ) -> Progress:
+    def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: float = 0.0) -> Progress:
         """Return the progress of a history that goes on."""
         draft = history.draft
         counts = history.totals + (draft.counts if draft else Counter())
@@ -121,25 +171,12 @@ class Progress:
             workers=dispatcher.queue.slots,
             busy=dispatcher.queue.slots - dispatcher.queue.idle,
             seconds=seconds,
-            training_seconds=training_seconds,
         )
 
     @property
     def per_minute(self) -> float:
         """Training equivalents per minute since this process began."""
         return 60 * self.trained_here / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Estimated seconds until the budget is spent and what follows has ended; None before the first training has ended.
-
-        What follows has no tests of new losses.
-        """
-        if not self.trained_here:
-            return None
-        left = max(0.0, self.budget - self.trained)
-        after = self.final * self.training_seconds / max(1, self.workers)
-        return (left * self.seconds + after) / self.trained_here
 
     def describe(self) -> str:
         """Describe it in a line: how far, the best so far against the standard loss, and the time left in all."""
@@ -157,14 +194,16 @@ class Progress:
 ObserveSearch = Callable[[Progress | Finale], None]
 
 
-def count_finale(observe: ObserveSearch) -> Callable[[int, int], None]:
+def count_finale(observe: ObserveSearch, forecast: Forecast) -> Callable[[int, int], None]:
     """Return a callback for the number of trainings of the finale that are done."""
     began, before = time.monotonic(), None
 
     def count(done: int, expected: int) -> None:
         nonlocal before
         before = done if before is None else before
-        observe(Finale(done, expected, done - before, time.monotonic() - began))
+        seconds = time.monotonic() - began
+        pace = seconds / (done - before) if done > before else None
+        observe(Finale(done, expected, seconds, forecast.tell_trainings(expected - done, pace)))
 
     return count
 

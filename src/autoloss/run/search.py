@@ -25,7 +25,7 @@ from autoloss.run.beginning import Drive, prepare_search, write_start
 from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
-from autoloss.run.progress import NotebookLine, ObserveSearch, Progress, count_finale
+from autoloss.run.progress import Forecast, NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.starting_losses import StartingLoss
@@ -40,6 +40,8 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
 
+LATEST = 50
+"""Number of latest trainings by whose duration the time left is estimated."""
 NOTHING_TRAINED = "Nothing was trained yet. Start the same search again."
 """What an interrupt is told before the settings of a run are stored."""
 
@@ -143,7 +145,8 @@ def search(
         after = count_equivalents(evaluator.configuration.final, evaluator.task) if final else 0.0
         tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
-            drive = Drive(store=store, machines=machines, after=after, observe=observe or _ignore, say=tell)
+            forecast = Forecast(machines.workers)
+            drive = Drive(store=store, machines=machines, forecast=forecast, observe=observe or _ignore, say=tell)
             kept = write_start(request, evaluator, final, drive)
             memory = recall(kept.configuration.search, kept.branches, evaluator.operators)
             for text in memory.describe_unknown() if memory else ():
@@ -218,7 +221,7 @@ def resume(
         drive = Drive(
             store=store,
             machines=replace(machines, workers=settings.workers),
-            after=count_equivalents(configuration.final, evaluator.task) if settings.final else 0.0,
+            forecast=Forecast(settings.workers),
             observe=observe or _ignore,
             say=tell,
         )
@@ -248,12 +251,17 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
     """Search until the budget is spent, then confirm and compare the best if the settings say so."""
     task, configuration, store, say = evaluator.task, evaluator.configuration, drive.store, drive.say
     directory = store.path.parent
-    concerns = Concerns(history, settings.standard, directory)
+    concerns, forecast = Concerns(history, settings.standard, directory), drive.forecast
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
+    after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
+    forecast.expect(after, store.trainings(), forecast.seconds)
 
     def watch(progress: Progress) -> None:
-        drive.observe(replace(progress, final=drive.after, standard=standard))
+        left = progress.budget - progress.trained
+        latest = list(itertools.islice(reversed(history.outcomes.values()), LATEST))
+        seconds = forecast.tell(max(0.0, left), configuration.search.rungs[0], latest)
+        drive.observe(replace(progress, eta_seconds=seconds, standard=standard))
         for text in concerns.describe():
             say(text)
 
@@ -266,7 +274,7 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
             best = found.finalists
             if not best and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
-            count = count_finale(drive.observe)
+            count = count_finale(drive.observe, forecast)
             confirm_and_compare(best, task, configuration, dispatcher, store, say, count, ladder, found.rivals)
     for text in dispatcher.describe_losses():
         say(text)
