@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 import autoloss
-from autoloss.rejection.engines import make_engine
+from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import measure_reference
 from autoloss.settings import ProtocolSettings
 from autoloss.space.expression import build
@@ -97,7 +97,7 @@ def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[di
     branch = task.branches["main"]
     reference = measure_reference(branch, task.samples(arguments.samples, seed=0)["main"])
     settings = ProtocolSettings(unit="absolute", steps=arguments.steps, engine=arguments.engine)
-    engine = make_engine(branch, reference, settings)
+    engine = ENGINES[settings.engine](branch, reference, settings)
     for name in (f"seg/{metric}", CROSS_ENTROPY):
         tree = autoloss.zoo.get(name)["main"]
         (verdict,) = engine.verdicts([tree])

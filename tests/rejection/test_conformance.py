@@ -20,7 +20,7 @@ from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
-from autoloss.rejection.engines import ENGINES, make_engine
+from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.rejection.protocol import Descent, Verdict, conclude
 from autoloss.rejection.reasons import Reason
@@ -101,8 +101,7 @@ def test_every_engine_of_the_settings_has_one_row():
     directions = draw_directions(reference(2).samples, seed=3)
     for name, kind in ENGINES.items():
         settings = dataclasses.replace(SETTINGS, engine=name)
-        engine = make_engine(BRANCH, reference(2), settings, directions=directions, operator_cap=7)
-        assert type(engine) is kind
+        engine = kind(BRANCH, reference(2), settings, directions=directions, operator_cap=7)
         assert (engine.branch, engine.reference, engine.settings) == (BRANCH, reference(2), settings)
         assert (engine.directions, engine.operator_cap) == (directions, 7)
 

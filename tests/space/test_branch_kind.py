@@ -18,7 +18,7 @@ from autoloss.errors import RequestError
 from autoloss.formulas.export import to_python
 from autoloss.formulas.simplify import simplify_loss
 from autoloss.proposing.initialization import initial_expression
-from autoloss.rejection.engines import ENGINES, correlation_score, make_engine
+from autoloss.rejection.engines import ENGINES, correlation_score
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.scale import move_half_to_ideal
 from autoloss.rejection.screen import screen_losses
@@ -72,7 +72,7 @@ BRANCH, SAMPLES = RateBranch(), draw_samples()
 @pytest.mark.parametrize("name", ENGINES)
 def test_each_engine_rejects_and_accepts_its_losses(name: str):
     settings = ProtocolSettings(samples=2, engine=name, learning_rate=0.01)
-    engine = make_engine(BRANCH, measure_reference(BRANCH, SAMPLES), settings)
+    engine = ENGINES[settings.engine](BRANCH, measure_reference(BRANCH, SAMPLES), settings)
     good, bad = parse(FORMULA, BRANCH.leaves_and_roles), parse(f"-{FORMULA}", BRANCH.leaves_and_roles)
     assert [verdict.passed for verdict in engine.verdicts([good, bad])] == [True, False]
     assert [verdict.passed for verdict in screen_losses(engine, [good, bad])] == [True, False]

@@ -16,7 +16,7 @@ from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import Outcome, to_record
-from autoloss.rejection.engines import make_engine
+from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
@@ -105,7 +105,7 @@ class Evaluator:
         form, configuration = self.task.branches[branch], self.configuration
         reference = measure_reference(form, self.samples[branch])
         make = partial(
-            make_engine,
+            ENGINES[configuration.rejection.engine],
             form,
             settings=configuration.rejection,
             directions=draw_directions(reference.samples, configuration.seed),

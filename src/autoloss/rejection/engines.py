@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
 from autoloss.rejection.compiled.engine import CompiledEngine
-from autoloss.rejection.engine import OPERATOR_CAP, Engine
-from autoloss.rejection.protocol import Reference, measure_reference
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.settings import EngineName, ProtocolSettings, Threshold
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Expression
 
 ENGINES: Mapping[EngineName, type[Engine]] = {"fast": CompiledEngine, "reference": ReferenceEngine}
-
-
-def make_engine(
-    branch: Branch,
-    reference: Reference,
-    settings: ProtocolSettings,
-    *,
-    directions: Sequence[Tensor] | None = None,
-    operator_cap: int = OPERATOR_CAP,
-) -> Engine:
-    """Make the engine that the settings name; the arguments are those of `Engine`."""
-    constructor = ENGINES[settings.engine]
-    return constructor(branch, reference, settings, directions=directions, operator_cap=operator_cap)
 
 
 def correlation_score(
@@ -60,4 +45,4 @@ def correlation_score(
     True
     """
     settings = ProtocolSettings(samples=len(samples), unit=threshold, engine=engine)
-    return make_engine(branch, measure_reference(branch, samples), settings).verdicts([expression])[0].score
+    return ENGINES[engine](branch, measure_reference(branch, samples), settings).verdicts([expression])[0].score

@@ -60,7 +60,10 @@ def offer_step_rules(recipe: Recipe) -> tuple[StepRule, ...]:
 
 
 def _follows_gradient(recipe: Recipe) -> bool:
-    """Return True if a larger gradient makes a longer step, as with SGD; the first step of the optimizer shows it."""
+    """Return True if a larger gradient makes a longer step, as with SGD; the first step of an optimizer of one's own shows it."""
+    # The first step of a process imports torch's compiler: two seconds that a task which is only read does not need.
+    if not callable(recipe.optimizer):
+        return recipe.optimizer == "sgd"
     lengths = []
     for slope in (1.0, 2.0):
         weight = torch.nn.Parameter(torch.zeros(1))

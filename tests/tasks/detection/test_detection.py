@@ -11,7 +11,7 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.engines import make_engine
+from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import measure_reference
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
@@ -110,7 +110,7 @@ def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
     reference = measure_reference(task.branches[branch], drawn()[branch][:1])
     formula = zoo.get_entry(f"det/{branch}").formula
     settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
-    engine = make_engine(task.branches[branch], reference, settings)
+    engine = ENGINES[settings.engine](task.branches[branch], reference, settings)
     assert [one.passed for one in engine.verdicts([parse(formula), parse(f"-({formula})")])] == [True, False]
 
 
