@@ -19,6 +19,7 @@ from .quick import QuickTask
 QUICK = {
     "rejection.engine": "reference",
     "rejection.steps": 20,
+    "rejection.samples": 2,
     "rejection.threshold": 0.01,
     "evolution.initial": 4,
     "ladder.share": 0,
