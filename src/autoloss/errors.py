@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
@@ -98,7 +99,8 @@ def suggest(found: str, known: Iterable[str]) -> str:
     # A long text is not a misspelt name, and comparing it is slow.
     if len(found) > LONGEST:
         return ""
-    close = difflib.get_close_matches(found, names, n=1, cutoff=0.5)
+    close = [name for name in names if found.lower() in re.split("[/_]", name.lower())]
+    close = close or difflib.get_close_matches(found, names, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -174,10 +174,7 @@ class OffspringSettings:
 
     def __post_init__(self) -> None:
         if self.sum + self.refine > 1:
-            raise RequestError(
-                f"offspring.sum and offspring.refine add up to {self.sum + self.refine:g}; they are shares of the mutations, at "
-                "most 1. Lower one of them."
-            )
+            raise RequestError(f"offspring.sum + offspring.refine is {self.sum + self.refine:g}; expected at most 1.")
 
 
 @declare("limits.", "setting")

@@ -140,7 +140,7 @@ class TestBadPriors:
         assert "There is no prior" in self.refused(tmp_path / "none.npz")
 
     def test_one_of_another_version(self, prior):
-        assert "its version is '99'" in self.refused(rewrite(prior, version=99)).replace('"', "'")
+        assert "version '99'" in self.refused(rewrite(prior, version=99)).replace('"', "'")
 
     def test_one_of_other_operators(self, prior):
         assert "other operators (" in self.refused(rewrite(prior, operators=["add", "sin"]))

@@ -46,10 +46,7 @@ def explain_loss(
     task, seed = evaluator.task, evaluator.configuration.seed
     standard = standard_entrant(task)
     if standard is None:
-        raise RequestError(
-            f"The task {task.name} names no standard loss for every branch, so there is no gain to explain. Declare it as "
-            "`standard`."
-        )
+        raise RequestError(f"The task {task.name} has no standard loss for every branch; declare `standard`.")
     trial = Trial(
         entrant, standard, evaluator, draw_samples(task, PROBES_OF_IMAGES if has_space(task) else PROBES, seed)
     )

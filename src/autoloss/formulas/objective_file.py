@@ -96,7 +96,7 @@ def write_objective_file(
     form = forms[branch]
     if not form.from_prediction or form.encoding != "one_hot" or form.kind not in ("classes", "labels", "values"):
         raise RequestError(
-            f"The branch {branch!r} is of boxes, pairs, borders or leaves of its own; an objective needs rows with one target."
+            f"The branch {branch!r} is of boxes, pairs or borders; an objective needs rows with one target."
         )
     differentiate(tree)
     adapter = boosting.OBJECTIVES[library].__name__

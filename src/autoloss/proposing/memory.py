@@ -139,7 +139,7 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
             if header["version"] != VERSION:
                 found = quote(str(header["version"]))
                 raise RequestError(
-                    f"{wrong}: its version is {found}; this release reads {VERSION}. {advice}", argument="prior"
+                    f"{wrong}: version {found}; this release reads {VERSION}. {advice}", argument="prior"
                 )
             if header["operators"] != list(OPERATORS):
                 others = sorted(set(map(str, header["operators"])) ^ set(OPERATORS))

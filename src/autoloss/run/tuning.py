@@ -57,10 +57,7 @@ def tune(
     request = make_request(task, seed=seed, metric=metric, options=options, frozen=frozen)
     evaluator = prepare(request, samples=False)
     if not evaluator.has_standard:
-        raise RequestError(
-            f"The task {request.task.name} names no standard loss for every branch, so there is nothing to tune. Declare it as "
-            "`standard`."
-        )
+        raise RequestError(f"The task {request.task.name} has no standard loss for every branch; declare `standard`.")
     with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
         ladder = climb_ladder(request.task, seed, trainings, Record(dispatcher))
     assert ladder is not None

@@ -84,18 +84,12 @@ def _check_operator(operator: Operator, shape: tuple[int, ...], precision: torch
     if not bool(torch.isfinite(found).all()):
         raise _make_error(operator, "is not finite for values from -2 to 2, including 0", shape)
     if not isinstance(again, Tensor) or not torch.equal(found, again):
-        raise _make_error(
-            operator,
-            "returns another result the second time; searches are reproducible only with deterministic operators",
-            shape,
-        )
+        raise _make_error(operator, "returns another result the second time; it must be deterministic", shape)
     if not found.requires_grad:
         raise _make_error(operator, "has no gradient: for autograd its result does not depend on its operands", shape)
     slopes = cast("tuple[Tensor | None, ...]", torch.autograd.grad(found.sum(), operands, allow_unused=True))
     if any(slope is None or not bool(torch.isfinite(slope).all()) for slope in slopes):
-        raise _make_error(
-            operator, "has no finite gradient in each operand for values from -2 to 2, including 0", shape
-        )
+        raise _make_error(operator, "has no finite gradient in each operand from -2 to 2, including 0", shape)
 
 
 def _make_operand(shape: tuple[int, ...], precision: torch.dtype, seed: int) -> Tensor:

@@ -110,9 +110,7 @@ def _predict(network: nn.Module, split: Split, batch_size: int) -> tuple[Tensor,
             f"{split.name} data; the first dimension of its output needs to be the example."
         )
     if not bool(prediction.isfinite().all()):
-        raise RequestError(
-            f"The network gives a prediction that is not finite for {seen}. Check its weights and the scale of the inputs."
-        )
+        raise RequestError(f"The network's prediction is not finite for {seen}. Check its weights; scale the inputs.")
     return target, prediction
 
 

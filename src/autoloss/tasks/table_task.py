@@ -136,9 +136,7 @@ def find_csv(data: str, bundled: Iterable[str]) -> Path:
     """Return the path of a CSV file, unless it looks like the name of a bundled data set."""
     path = Path(data)
     if not path.suffix and not path.exists():
-        raise RequestError(
-            f"There is no data set named {data!r}.{suggest(data, bundled)} Known: {', '.join(bundled)}, or the path of a CSV file."
-        )
+        raise RequestError(f"No data set {data!r}.{suggest(data, bundled)} Known: {', '.join(bundled)}, or a CSV file.")
     return path
 
 

@@ -116,9 +116,7 @@ def check_leaves(tree: Expression, name: str, branch: Branch) -> Expression:
 
     roles = branch.leaves_and_roles
     if strange := sorted(tree.leaves - {CONSTANT} - set(roles)):
-        raise RequestError(
-            f"{str(tree)!r} has the leaves {', '.join(strange)}; branch {name!r} has {', '.join(roles)} and 1."
-        )
+        raise RequestError(f"{str(tree)!r} needs {', '.join(strange)}; the branch {name!r} has {', '.join(roles)}.")
     if all(roles[leaf] is Role.TARGET for leaf in tree.leaves - {CONSTANT}):
         raise RequestError(f"{str(tree)!r} does not depend on the prediction, so nothing can be trained with it.")
     return tree

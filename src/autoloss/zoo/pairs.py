@@ -57,7 +57,7 @@ class ScoreLoss(ABC):
         found = self.branch.get_column(target, name)
         if found is None:
             raise RequestError(
-                f"{type(self).__name__} needs the column {name!r}; found {', '.join(self.branch.columns)}."
+                f"{type(self).__name__} needs the column {name!r}; it has {', '.join(self.branch.columns)}."
             )
         return found
 

@@ -59,8 +59,7 @@ class RegionLoss:
     def __post_init__(self) -> None:
         if self.branch.pair is None:
             raise RequestError(
-                f"This loss compares probabilities with classes; this branch has the leaves "
-                f"{', '.join(self.branch.leaves_and_roles)}."
+                f"This loss needs probabilities and classes; the branch has {', '.join(self.branch.leaves_and_roles)}."
             )
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:

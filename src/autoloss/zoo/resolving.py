@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, quote, suggest
 from autoloss.space.loss_text import join_losses, split_branches
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry, check_leaves, get_only_branch
@@ -34,6 +34,15 @@ def names() -> tuple[str, ...]:
     return tuple(ENTRIES)
 
 
+def refuse_name(kind: str, name: str) -> RequestError:
+    """Return the error for an unknown loss; of a class of torch, such as `CrossEntropyLoss`, the loss of that title is named."""
+    short = re.sub(r"[\W_]|withlogits|loss", "", name.lower())
+    titles = {re.sub(r"\W|loss", "", entry.title.lower()): entry.name for entry in ENTRIES.values() if entry.title}
+    titles |= {"bce": "baseline/bce", "mse": "baseline/mse", "l1": "shelf/absolute_error"}
+    near = f" Did you mean {titles[short]!r}?" if short in titles else suggest(name, ENTRIES)
+    return RequestError(f"There is no {kind} named {quote(name)}.{near} `autoloss zoo` lists all.")
+
+
 def get_entry(name: str) -> Entry:
     """Return a loss by name with its description, source and settings.
 
@@ -44,7 +53,7 @@ def get_entry(name: str) -> Entry:
     '-y * log(p)'
     """
     if name not in ENTRIES:
-        raise unknown("loss in the zoo", name, ENTRIES)
+        raise refuse_name("loss in the zoo", name)
     return ENTRIES[name]
 
 
@@ -103,9 +112,7 @@ def resolve(
         if os.path.isfile(text):
             return os.path.basename(text), _read_file(text, branches, operators)
         if text and _NAME.fullmatch(text):
-            raise RequestError(
-                f"{unknown('loss', text, ENTRIES)} It is no file and no formula: {error.problem}"
-            ) from None
+            raise RequestError(f"{refuse_name('loss', text)} It is no file or formula: {error.problem}") from None
         raise
 
 

@@ -206,7 +206,7 @@ def test_what_it_needs_of_an_object_is_kept_chosen_and_mirrored():
 
 def test_a_network_without_the_layers_and_a_head_in_the_wrong_stage_are_refused():
     image, target = five()._data["train"][0]
-    with pytest.raises(RequestError, match=r"no layers of the head 'mask'; build it with FasterRCNN"):
+    with pytest.raises(RequestError, match=r"no layers of the head 'mask'; build it with heads="):
         built(heads.HEADS).train().loss([image], [target], standard(five()), FIVE)
 
     class Early(MaskHead):

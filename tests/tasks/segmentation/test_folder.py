@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data.folder import SPLITS, load_folder
 from tests.tasks.segmentation import generated
@@ -123,10 +124,23 @@ def test_an_empty_folder_list_or_split_is_refused(place: Path, tmp_path: Path):
     assert "valid.txt is empty" in refused(place)
 
 
-def test_a_binary_mask_of_0_and_255_is_refused_with_what_to_write(place: Path):
+def test_masks_of_0_and_255_alone_have_two_classes(place: Path):
     for file in (place / "masks").iterdir():
-        generated.save_grey(np.full((32, 32), 255, np.uint8), file)
-    assert "Write a binary mask's foreground as 1, not 255" in refused(place)
+        generated.save_grey(np.tile(np.uint8([0, 0, 255, 0]), (32, 8)), file)
+    found = load_folder(place, "train")
+    assert (len(found.classes), found.mask(0).unique().tolist()) == (2, [0, 1])
+    task = tasks.get("folder-seg", data=str(place), side=32)
+    assert "Read 20 images with 2 classes, 0 to 1; 255 is class 1." in task.choices()
+    for file in (place / "masks").iterdir():
+        generated.save_grey(np.zeros((32, 32), np.uint8), file)
+    assert "hold one label alone; expected class indices: 0, 1" in refused(place)
+
+
+def test_masks_may_be_named_mask(place: Path):
+    before = members(place)
+    for file in (place / "masks").iterdir():
+        file.rename(file.with_stem(f"{file.stem}_mask"))
+    assert members(place) == before
 
 
 def test_masks_of_grey_values_are_refused_unless_their_number_of_classes_is_given(place: Path):

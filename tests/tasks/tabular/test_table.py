@@ -94,12 +94,34 @@ def test_a_line_is_counted_by_line_ends_inside_quotes_too(file):
     assert "line 18, column 'age': 'abc'" in refused(file(*lines))
 
 
+def test_missing_values_are_listed_once_for_each_column(file):
+    rows = [f"{'' if at % 2 else at},{'red' if at % 3 else 'n/a'},{'ab'[at % 5 == 0]}" for at in range(30)]
+    listed = refused(file("age,color,y", *rows)).splitlines()
+    assert listed[1:-1] == [
+        "  line 2, column 'color': the value is missing ('n/a')",
+        "  line 3, column 'age': the value is missing",
+    ]
+    assert listed[-1].startswith("Missing values by column: 'age' 15, 'color' 10. --set missing=impute fills them in")
+
+
+def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
+    rows = [f"{1000 + at},{at % 7},{at / 8},{'ab'[at % 2]}" for at in range(60)]
+    used = read_csv(file("customer_id,age,size,y", *rows), "y", "classification").used
+    assert used == {
+        "customer_id": "number, another one in each row; for an identifier: --set drop=customer_id",
+        "age": "number",
+        "size": "number",
+    }
+    message = refused(file("customer_id,joined,y", *(f"{at},{at},{'ab'[at % 2]}" for at in range(20))), drop=["id"])
+    assert "named 'id'. Did you mean 'customer_id'?" in message
+
+
 def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
     lines = ["age,color,y", *("1,,a" if line in (3, 5) else "1,red" for line in range(2, 30))]
     listed = refused(file(*lines)).splitlines()
     assert len(listed) == 1 + 20 + 1 + 1
     assert listed[2] == "  line 3, column 'color': the value is missing"
-    assert listed[-2] == "  and 8 more"
+    assert listed[-2] == "  and 7 more"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +159,7 @@ def test_a_file_that_cannot_be_used_says_why(file, lines: list[str], expected: s
     ("values", "expected"),
     [
         (["red", "blue", "green"] * 5, "Found text (red, blue, green) in column 'y'"),
-        (["0", "1"] * 8, "Found only two values (0, 1) in column 'y'"),
+        (["0", "1"] * 8, "Two values (0, 1) in column 'y'"),
         (["1", "2", "3.5"], "Found 3 rows in column 'y'"),
     ],
 )

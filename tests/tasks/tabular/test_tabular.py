@@ -141,7 +141,7 @@ def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Pa
     [
         ({"metric": "acu"}, "There is no metric of the task tabular named 'acu'. Did you mean 'auc'?"),
         ({"stepz": 3}, "There is no option of the task tabular named 'stepz'. Did you mean 'steps'?"),
-        ({"data": "breast_cancr"}, "There is no data set named 'breast_cancr'. Did you mean 'breast_cancer'?"),
+        ({"data": "breast_cancr"}, "No data set 'breast_cancr'. Did you mean 'breast_cancer'?"),
         ({"data": "none.csv", "target": "y"}, "none.csv cannot be read: No such file"),
         ({"data": "diabetes"}, "Found 214 different numbers in the data set 'diabetes': this is a quantity"),
         ({"data": "wine", "metric": "r2"}, "Found text (class_0, class_1, class_2) in the data set 'wine'"),

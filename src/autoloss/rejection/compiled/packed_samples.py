@@ -188,7 +188,7 @@ def check_samples(samples: Sequence[Sample]) -> None:
         for name, tensor in {"prediction": sample.prediction, **sample.context}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise RequestError(
-                    f"Sample {number} holds a {name} that is not finite. Check the data, and the network's initialisation."
+                    f"Sample {number} holds a {name} that is not finite. Check the data and the network."
                 )
 
 

@@ -107,9 +107,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
         pictures = evaluator.draw_pictures(entrant.loss, entrant.job(seed, TEST).training, COUNT)
         if not isinstance(pictures, Sequence):
             ended = "diverged" if isinstance(pictures, Diverged) else "was stopped"
-            raise RequestError(
-                f"The training with {name} {ended} at step {pictures.step}: {pictures.reason}. Write the report without scenes."
-            )
+            raise RequestError(f"The training with {name} {ended}: {pictures.reason}. Leave out --scenes.")
         drawn.append(pictures)
     scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
     found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))

@@ -220,7 +220,8 @@ def build_task(
         device=options.find_device(),
     )
     images = sum(map(len, (splits.train, splits.valid, splits.test)))
-    task.describe_data(f"Read {images} images with {classes} classes, 0 to {classes - 1}; {IGNORED} is ignored.")
+    special = "is class 1" if splits.train.read_mask is folder.read_binary else "is ignored"
+    task.describe_data(f"Read {images} images with {classes} classes, 0 to {classes - 1}; {IGNORED} {special}.")
     task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
     return task
 

@@ -181,9 +181,7 @@ def _check_values(counts: Counter[str | float], place: str) -> None:
     if any(isinstance(label, str) for label in counts):
         raise RequestError(f"Found text ({shown}) in {place}; expected numbers. Use {_list_metrics('classification')}.")
     if len(counts) == 2:
-        raise RequestError(
-            f"Found only two values ({shown}) in {place}: these are classes. Use {_list_metrics('classification')}."
-        )
+        raise RequestError(f"Two values ({shown}) in {place} are classes. Use {_list_metrics('classification')}.")
     if counts.total() < LEAST_ROWS:
         raise RequestError(f"Found {counts.total()} rows in {place}; a regression needs at least {LEAST_ROWS}.")
 

@@ -79,6 +79,8 @@ NUMERIC_SHARE = 0.9
 """Share of numbers from which a column is one of numbers, and likewise of dates; any other value in it is then a fault."""
 DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
+LEAST_IDENTIFIERS = 50
+"""Number of rows from which whole numbers that are all different may be identifiers."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 
@@ -197,7 +199,9 @@ def read_columns(
 
 def _describe_use(name: str, columns: Mapping[str, Sequence[float]]) -> str:
     if name in columns:
-        return "number"
+        whole = {value for value in columns[name] if value.is_integer()}
+        advice = f", another one in each row; for an identifier: --set drop={name}"
+        return "number" + advice * (LEAST_IDENTIFIERS <= len(whole) == len(columns[name]))
     return "date" if f"{name}: day" in columns else f"{len(columns)} categories"
 
 
@@ -295,14 +299,15 @@ def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list
 
 
 def _list_present(name: str, cells: Cells, faults: Faults | None) -> list[tuple[int, str]]:
-    """Return the values of a column that are there, each with its line; missing ones are faults, if these are collected."""
+    """Return the values of a column that are there, each with its line; the first missing one is a fault of the column."""
     present: list[tuple[int, str]] = []
     for line, text in zip(cells.lines, cells.columns[name], strict=True):
         if not _is_missing(text):
             present.append((line, text))
         elif faults is not None:
             faults.missing[name] += 1
-            faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
+            if faults.missing[name] == 1:
+                faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
     return present
 
 

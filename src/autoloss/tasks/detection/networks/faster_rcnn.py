@@ -58,9 +58,7 @@ class OwnLayers(nn.ModuleDict):
             if head.layers is None:
                 continue
             if head.stage is not Stage.RCNN:
-                raise RequestError(
-                    f"The head {head.name!r} of the stage {head.stage.name} declares layers; only heads of the stage RCNN can."
-                )
+                raise RequestError(f"The head {head.name!r} declares layers; only heads of the stage RCNN can.")
             self[head.name] = PooledLayers(head.layers, levels, channels, classes)
 
     def predict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ HELD_OUT_SHARE = 0.2
 """Share of the images that valid and test get where there is no list."""
 LAYOUT = """\
   images/one.jpg, two.png, …       any usual format
-  masks/one.png, two.png, …        index PNGs, palette or grey: class 0, 1, …, and 255 for ignored pixels
+  masks/one.png, two_mask.png, …   index PNGs, palette or grey: class 0, 1, …, and 255 for ignored pixels; or 0 and 255
   train.txt, valid.txt, test.txt   optional: the names without suffix, one per line"""
 
 
@@ -34,7 +34,7 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     root = find_directory(directory, "your data", LAYOUT)
     find_root((root,), ("images", "masks"), "data with images and masks", LAYOUT)
     check_split(split, SPLITS, name, root)
-    images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",))
+    images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",), "_mask")
     lists = {part: read_names(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
     _check_files(root, images, masks, lists)
     members = _assign_splits(list(images), lists, seed)[split]
@@ -44,15 +44,18 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
             f"The split {split!r} of {name} has {len(members)} of {len(images)} images, which is too few. "
             f"Add images, or list them in {root / f'{split}.txt'}."
         )
+    read = read_indices
     if classes is None:
-        found = tuple((file, file.stat().st_mtime_ns) for file in masks.values())
-        classes = count_classes(found)
+        classes, read = count_classes(tuple((file, file.stat().st_mtime_ns) for file in masks.values()))
     elif not 2 <= classes <= IGNORED:
         raise RequestError(f"classes is {classes} for {name}; expected 2 to {IGNORED}.")
     names = tuple(f"class {index}" for index in range(classes))
-    return ImageFiles(
-        f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices
-    )
+    return ImageFiles(f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read)
+
+
+def read_binary(file: Path) -> np.ndarray:
+    """Read a mask of 0 and 255 as the classes 0 and 1."""
+    return (read_indices(file) == IGNORED).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,11 @@ class _Labels:
 
 
 @functools.lru_cache(maxsize=4)
-def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
-    """Return the largest label of all masks, plus one; files come with the times of their last change, for the cache."""
+def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[Path], np.ndarray]]:
+    """Return the largest label of all masks, plus one, and what reads them: where all labels are 0 and 255, 255 is a class.
+
+    Files come with the times of their last change, for the cache.
+    """
     with ThreadPoolExecutor() as threads:
         labels = list(threads.map(_read_labels, (file for file, _ in masks)))
     faults = [one for one in labels if isinstance(one, Fault)] + _find_mixed([file for file, _ in masks], labels)
@@ -74,18 +80,17 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
         raise report_faults(str(place), faults)
     present = sorted(frozenset[int]().union(*(one.classes for one in labels if isinstance(one, _Labels))))
     found = max(present, default=0) + 1
+    if present == [0] and any(one.ignores for one in labels if isinstance(one, _Labels)):
+        return 2, read_binary
     if found < 2:
-        raise RequestError(
-            f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
-            "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes: --set classes=2."
-        )
+        raise RequestError(f"All {len(masks)} masks in {place} hold one label alone; expected class indices: 0, 1, …")
     # Such labels are grey values rather than classes.
     if found > 4 * len(present):
         raise RequestError(
             f"The {len(masks)} masks in {place} hold the labels {join_names([*map(str, present)])}; expected class indices without "
             f"gaps: 0, 1, … Number the classes anew, or give their number: --set classes={found}."
         )
-    return found
+    return found, read_indices
 
 
 def _read_labels(mask: Path) -> _Labels | Fault:
@@ -115,17 +120,16 @@ def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list
     ]
 
 
-def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files of a folder by their names without suffix, in order, without hidden files."""
+def _index_by_stem(place: Path, suffixes: tuple[str, ...], suffix: str = "") -> dict[str, Path]:
+    """Return the files of a folder by their names without what they end in, in order, without hidden files."""
     found: dict[str, Path] = {}
     for file in sorted(place.iterdir()):
         if file.suffix.lower() not in suffixes or file.name.startswith("."):
             continue
-        if file.stem in found:
-            raise RequestError(
-                f"{found[file.stem]} and {file.name} have the same name; expected one file for each. Rename one, with its mask."
-            )
-        found[file.stem] = file
+        stem = file.stem.removesuffix(suffix)
+        if stem in found:
+            raise RequestError(f"{found[stem]} and {file.name} have the same name. Rename one, with its mask.")
+        found[stem] = file
     if not found:
         raise RequestError(f"{place} holds no file that ends in {', '.join(suffixes)}. Expected\n{LAYOUT}")
     return found
