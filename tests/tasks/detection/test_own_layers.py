@@ -212,7 +212,7 @@ def test_a_network_without_the_layers_and_a_head_in_the_wrong_stage_are_refused(
     class Early(MaskHead):
         stage = head.Stage.RPN
 
-    with pytest.raises(RequestError, match="'mask' of the stage RPN declares layers"):
+    with pytest.raises(RequestError, match="'mask' declares layers"):
         network((Early(),))
 
 
