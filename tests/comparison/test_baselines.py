@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import compare_with_baselines
@@ -49,7 +51,8 @@ def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
     given = standard_entrant(task())
     assert given is not None
     configuration = Configuration(evaluations=2).changed({"search.step_rule": "one_norm"})
-    ladder = Ladder((Rung(given, 1.0, (0.5,)),), 1.0, given.loss)
+    climbed = replace(given, step_rule="one_norm", learning_rate=0.5).name_factor()
+    ladder = Ladder((Rung(climbed, 1.0, (0.6,)), Rung(given, 1.0, (0.5,))), 1.0, given.loss)
     made, found = task(), Entrant("#0", "neg(mul(y, log(p)))").follow(configuration.search)
     with Store(tmp_path, write=True) as store:
         store.write_settings(
@@ -57,6 +60,15 @@ def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
         )
         with start_workers(Evaluator(made, {}, configuration), Machines(workers=0)) as dispatcher:
             record = Record(dispatcher, store)
-            compare_with_baselines([found], made, configuration, 1, store, record, ladder=ladder)
+            rows = compare_with_baselines([found], made, configuration, 1, store, record, ladder=ladder)
     tried = {(job.loss, job.training.step_rule) for job in record.outcomes}
     assert {("baseline/dice", "recipe"), ("baseline/dice", "one_norm")} <= tried
+    # And the standard loss with the ladder's steps is tuned as they are, from the ladder's rate on.
+    rates = {
+        job.training.learning_rate
+        for job in record.outcomes
+        if (job.loss, job.training.step_rule) == (given.loss, "one_norm")
+    }
+    assert rates == {*LEARNING_RATES, 0.5}
+    (row,) = (row for row in rows if (row.entrant.loss, row.entrant.step_rule) == (given.loss, "one_norm"))
+    assert row.entrant.label.count("one norm") == 1

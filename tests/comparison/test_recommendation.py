@@ -96,6 +96,14 @@ def test_what_the_ladder_chose_on_few_trainings_gives_way_to_the_rate_that_does_
     assert (found.loss, found.learning_rate, found.origin) == ("baseline/ce", 3.0, "standard")
 
 
+def test_class_weights_of_the_ladder_stay_its_own_at_the_rate_that_the_comparison_tuned():
+    weighted = Entrant("shelf/balanced_ce", "shelf/balanced_ce", baseline=True)
+    ladder = Ladder((Rung(weighted, 1.0, (0.9,)), Rung(GIVEN, 1.0, (0.7,))), 4.0, "baseline/ce")
+    found = recommend([row(replace(weighted, learning_rate=0.3), 0.95), row(GIVEN, 0.7)], None, ladder, "baseline/ce")
+    assert found is not None
+    assert (found.loss, found.learning_rate, found.origin) == ("shelf/balanced_ce", 0.3, "standard")
+
+
 def test_it_says_how_to_train():
     found = recommend([row(GIVEN, 0.7), row(TUNED, 0.86)], None, LADDER, "baseline/ce")
     assert found is not None

@@ -115,9 +115,10 @@ def count_trainings(
     standard = min(1, known)
     # Beside the best of those found stands the best known one that the search started from.
     others, found = known - standard, min(settings.compare + 1, best)
-    tuned = count_tuning_trainings(found + standard, others, WAYS, share)
-    # The standard loss takes part as it is given, as the ladder's best, tuned and, where it decides, with a tuned threshold.
-    entrants = found + (2 + rungs + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
+    own = (1 + rungs) * standard
+    tuned = count_tuning_trainings(found, others, WAYS, share) + count_tuning_trainings(own, share=share)
+    # The standard loss takes part as it is given, too, and with a tuned threshold where that decides.
+    entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
     compared = tuned + entrants * settings.compare_seeds
     return compared + (confirmed if settings.confirm_seeds else 0)
 
@@ -155,36 +156,36 @@ def compare_with_baselines(
 ) -> Rows:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 
-    Each takes part as the recipe says, as candidates are trained, or as the ladder's best is, whichever is best on the valid
-    split. Of the baselines besides the standard loss only the best there are measured on the test split.
+    The standard loss takes part as the recipe is given, and at its best rate by the recipe's steps and by the ladder's best way.
+    The others are trained as the recipe says, as candidates are, or as the ladder's best is, whichever is best on the valid
+    split, and only the best of them are measured on the test split.
 
     Args:
         store: Keeps the list of entrants.
         record: Runs and keeps every training.
         every: With all baselines, not only those that end a search, and all on the test split.
-        ladder: The expert's; its best rung is a baseline, too.
+        ladder: The expert's.
         say: Called with a sentence on the baselines that are left out.
 
     Returns:
         One row per entrant, the best first.
     """
     seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
-    # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    standard, promising = plain[:1], plain[1:]
-    vary = partial(_list_ways, standard, configuration.search, ladder)
+    own, promising = _list_own(plain[:1], ladder), plain[1:]
+    vary = partial(_list_ways, own, configuration.search, ladder)
     if not every:
         promising, behind = find_promising(promising, task, seed, record, vary)
-    rows = tune_learning_rates([*best, *standard, *promising], task, seed, record, vary=vary)
-    tuned, others = rows[: len(best) + len(standard)], sort_by_mean(rows[len(best) + len(standard) :])
+    rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
+    tuned, others = rows[: len(best) + len(own)], sort_by_mean(rows[len(best) + len(own) :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
     notes = list(_describe_left([*(row for row in others if row not in kept), *behind], task))
     for note in notes:
         say(note)
     found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
     if task.tunes_threshold:
-        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(standard)]]
-    untuned = [*standard, *_list_rungs(ladder)]
-    entrants = [*found, *(one for one in untuned if one not in rivals), *rivals]
+        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(plain[:1])]]
+    # The standard loss as the recipe trains it comes first: it is the reference of the others.
+    entrants = [*found, *(one for one in plain[:1] if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     # The ladder's best was trained with other seeds on the valid split.
@@ -193,20 +194,21 @@ def compare_with_baselines(
     return read_comparison(comparison, seed, record.outcomes)
 
 
-def _list_ways(
-    standard: Sequence[Entrant], search: SearchSettings, ladder: Ladder | None, one: Entrant
-) -> list[Entrant]:
+def _list_ways(own: Sequence[Entrant], search: SearchSettings, ladder: Ladder | None, one: Entrant) -> list[Entrant]:
     """Return the ways of training that a loss is tried in: a baseline has all that a loss found has."""
-    if ladder is None or ladder.best is None or one in standard:
+    if ladder is None or ladder.best is None or one in own:
         return [one]
     followed = one if one.number is not None else one.follow(search)
     return list(dict.fromkeys([followed, one, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
 
 
-def _list_rungs(ladder: Ladder | None) -> list[Entrant]:
-    """Return the ladder's best and the better one that gave way to it, where these are not the recipe as it was given."""
-    rungs = () if ladder is None else (ladder.best, ladder.set_aside)
-    return [rung.entrant for rung in rungs if rung is not None and ladder is not None and rung is not ladder.given]
+def _list_own(standard: Sequence[Entrant], ladder: Ladder | None) -> list[Entrant]:
+    """Return the standard loss as the recipe trains it, as the ladder's best does and as the better one that gave way to it."""
+    own = list(standard)
+    for rung in () if ladder is None else (ladder.best, ladder.set_aside):
+        if rung is not None and rung.entrant.way not in [one.way for one in own]:
+            own.append(replace(rung.entrant, label=rung.entrant.label.partition(" (")[0]))
+    return own
 
 
 def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:

@@ -95,6 +95,11 @@ class Entrant:
         """
         return self.loss if self.number is None else self.label.partition(" (")[0]
 
+    @property
+    def way(self) -> Entrant:
+        """The loss and how it is trained but for the learning rate: what is tuned on one grid."""
+        return replace(self, label="", learning_rate=1.0, scale=1.0)
+
     def count_changes(self, standard: str) -> int:
         """Count what differs from training with the standard loss as the recipe says; another rate is no more complicated."""
         others = self.loss != standard, self.tuned_threshold, bool(self.weights), self.length != 1

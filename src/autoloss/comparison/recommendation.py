@@ -73,8 +73,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     """
     whole = [row for row in rows if row.mean is not None]
     rungs = [] if ladder is None else [rung for rung in (ladder.best, ladder.set_aside) if rung is not None]
-    own = [row for row in whole if row.entrant.baseline and row.entrant.loss == standard]
-    own += [row for row in whole if row not in own and row.entrant.label in [rung.entrant.label for rung in rungs]]
+    ways = [rung.entrant.way for rung in rungs]
+    own = [row for row in whole if row.entrant.baseline and (row.entrant.loss == standard or row.entrant.way in ways)]
     if not own:
         reason = "No loss was compared with it on held-out data yet."
         return make_recommendation(rungs[0].entrant, "standard", reason, rungs[0].threshold) if rungs else None
@@ -106,7 +106,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
 
 def _is_tuned(row: Row) -> int:
     """Rank the standard loss whose rate alone was chosen before that of the recipe, and that before any other change."""
-    others = replace(row.entrant, label="", loss="", learning_rate=1.0, scale=1.0, baseline=False) != Entrant("", "")
+    others = replace(row.entrant.way, loss="", baseline=False) != Entrant("", "")
     return 0 if others else 1 + ((row.entrant.learning_rate, row.entrant.scale) != (1.0, 1.0))
 
 
