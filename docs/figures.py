@@ -95,7 +95,7 @@ def draw_scenes(foreground: str) -> None:
                 axis.imshow(np.where(shown == 255, 0, shown), cmap=CLASSES, vmin=0, vmax=10, interpolation="nearest")
             axis.set_axis_off()
             if place == 0:
-                axis.set_title(title, fontsize=11, color=foreground)
+                axis.set_title(title, fontsize=15, color=foreground)
 
 
 def draw_ladder(foreground: str) -> None:
@@ -137,7 +137,7 @@ def draw_course(foreground: str) -> None:
 def draw_boosting(foreground: str) -> None:
     """Draw how far losses of the shelf are ahead of built-in objectives of LightGBM, tuned as long, on each table."""
     rows = _read("boosting_gate")["rows"][::-1]
-    _, axis = plt.subplots(figsize=(6.4, 3.6))
+    figure, axis = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
     for place, row in enumerate(rows):
         half = row["critical"] * abs(row["difference"] / row["t"])
         axis.errorbar(row["difference"], place, xerr=half, fmt="o", color=BLUE, capsize=3)
@@ -145,16 +145,15 @@ def draw_boosting(foreground: str) -> None:
         axis.plot(best, place, marker="o", mfc="none", color=ORANGE, linestyle="none")
     axis.axvline(0, color=foreground, linewidth=0.8)
     axis.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axis.set_xlabel(
-        "held-out metric: losses − built-in objectives (95 % interval)\norange: the loss that is best in hindsight"
+    figure.supxlabel(
+        "held-out metric: losses − built-in objectives (95 % interval)\norange: the loss that is best in hindsight",
+        fontsize="medium",
     )
 
 
 def draw_pairs(foreground: str) -> None:
     """Draw losses over the difference of two scores, and how far recommendations are from tuned specialists on each table."""
-    _, (curves, gains) = plt.subplots(
-        1, 2, figsize=(10.4, 3.4), gridspec_kw={"width_ratios": (1, 1.25), "wspace": 0.75}
-    )
+    _, (curves, gains) = plt.subplots(2, 1, figsize=(5.4, 7.6), layout="constrained")
     difference = torch.linspace(-3, 3, 121).view(1, 1, 1, -1)
     for name, colour in zip(PAIRWISE, (BLUE, ORANGE, GREY, "#3fc1a5"), strict=True):
         entry = ENTRIES[name]
@@ -184,20 +183,21 @@ def draw_pairs(foreground: str) -> None:
 def draw_gate(foreground: str) -> None:
     """Draw for each task what tuning gives over the standard loss as it is, and what the best known loss gives beyond that."""
     rows = sorted(_read("away")["gate"], key=lambda row: row["in_errors"])
-    _, axis = plt.subplots(figsize=(6.4, 4.6))
+    figure, axis = plt.subplots(figsize=(5.4, 5.4), layout="constrained")
     for place, row in enumerate(rows):
         tuned, best = (row["ladder"] - row["given"]) / row["error"], row["in_errors"]
         axis.plot([0, max(0.0, tuned)], [place, place], color=GREY, linewidth=4, solid_capstyle="butt")
         axis.plot(best + max(0.0, tuned), place, "o", color=BLUE if best > 2 else "none", mec=BLUE)
     axis.axvline(0, color=foreground, linewidth=0.8)
-    axis.set_yticks(range(len(rows)), [f"{row['task']} ({row['metric']})" for row in rows])
+    axis.set_yticks(range(len(rows)), [f"{row['task']} ({row['metric'].replace('minus ', '−')})" for row in rows])
     axis.set_xscale("symlog", linthresh=5)
-    ticks = (-5, 0, 5, 10, 50, 100)
+    ticks = (-5, 0, 5, 20, 100)
     axis.set_xticks(ticks, map(str, ticks))
     axis.minorticks_off()
-    axis.set_xlabel(
+    figure.supxlabel(
         "gain over the standard loss as it is, in standard errors\n"
-        "bar: the standard loss, tuned · dot: the best known loss, filled where ahead of that by 2"
+        "bar: the standard loss, tuned · dot: the best known loss,\nfilled where it is ahead of that by 2",
+        fontsize="medium",
     )
 
 

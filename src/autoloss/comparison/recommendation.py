@@ -44,7 +44,10 @@ class Recommendation:
         'baseline/ce (standard), learning rate × 3, step_rule one_norm. Nothing is better.'
         """
         rate = [] if self.learning_rate == 1 else [f"learning rate × {self.learning_rate:g}"]
-        changes = [f"{name} {value}" for name, value in self.recipe.items()]
+        # The threshold itself says that it is tuned.
+        changes = [
+            f"{name} {value}" for name, value in self.recipe.items() if value is not True or len(self.recipe) == 1
+        ]
         return f"{', '.join([f'{self.name or self.loss} ({self.origin})', *rate, *changes])}. {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
