@@ -285,7 +285,7 @@ def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_p
     with pytest.raises(RequestError, match="given as an object"):
         write_report(directory, scenes=True)
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
-    with pytest.raises(RequestError, match="a class for each pixel"):
+    with pytest.raises(RequestError, match="has no pictures"):
         write_report(directory, scenes=True)
     with pytest.raises(RequestError, match="no scenes"):
         write_report(begin(tmp_path / "empty"), scenes=True)

@@ -175,25 +175,23 @@ def compare(
         request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
-        evaluator, configuration = prepare(request), request.configuration
-        note_changes(evaluator, found.settings, store, found.reader.count, say or (lambda text: None))
+        evaluator, tell = prepare(request), say or (lambda text: None)
+        note_changes(evaluator, found.settings, store, found.reader.count, tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
-            entrants = [found.enter(loss.id, loss.formula) for loss in best]
             rows = compare_with_baselines(
-                entrants,
+                [found.enter(loss.id, loss.formula) for loss in best],
                 request.task,
-                configuration,
+                request.configuration,
                 seeds,
                 store,
                 Record(dispatcher, store),
                 every=baselines == "all",
                 ladder=found.ladder,
-                say=say or (lambda text: None),
+                say=tell,
             )
-            judged_by = store.settings().comparison.seeds
-            if say is not None and judged_by > seeds:
-                say(
-                    f"The run is still judged by its comparison over {judged_by} training seeds, which says more than one over "
-                    f"{seeds}."
-                )
-            return rows
+        judged_by = store.settings().comparison.seeds
+        if judged_by > seeds:
+            tell(
+                f"The run is still judged by its comparison over {judged_by} training seeds, which says more than one over {seeds}."
+            )
+        return rows
