@@ -101,8 +101,8 @@ def small(words: list[str], folder: Path) -> list[str]:
             kept += [] if instead is None else [word, instead]
         else:
             kept.append(word)
-    for option, value in smaller.ADDED.get(kept[0], {}).items():
-        kept += [] if option in kept else [option, value]
+    for option, value in (smaller.ADDED.get(kept[0], {}) | smaller.ADDED.get(" ".join(kept[:2]), {})).items():
+        kept += [] if option in kept else [option, *filter(None, [value])]
     settings = {**beside(kept, folder), **settings}
     return [*kept, *(part for name, value in settings.items() if value for part in ("--set", f"{name}={value}"))]
 

@@ -119,14 +119,17 @@ PYTHON: Mapping[str, str] = {
 }
 """Text of a block of Python → text in its place."""
 
-ADDED: Mapping[str, Mapping[str, str]] = {
+ADDED: Mapping[str, Mapping[str, str | None]] = {
     "search": {"--evaluations": "1", "--workers": "0"},
     **{command: {"--workers": "0"} for command in ("resume", "check", "score", "compare", "explain")},
     "tune": {"--workers": "0", "--trainings": "2"},
     "retrain": {"--seeds": "1", "--baselines": "none"},
     "watch": {"--port": "0"},
+    # At their own sizes a training of these takes minutes, so that a check tries no other rates.
+    **{f"check {task}": {"--no-rates": None} for task in ("voc-seg", "coco-det", "voc-det", "coco-ins", "coco-pose")},
 }
-"""Command → options that it gets where they are not given: all in this process; a port that is free."""
+"""Command, or command and task → options that it gets where they are not given, None for a flag: all in this process; a port that
+is free."""
 
 NEEDED: Mapping[str, Mapping[str, str]] = {
     "docs/operations.md": {"runs/digits-seg-miou-seed0": "digits", "runs/voc": "voc"},
