@@ -38,7 +38,7 @@ def zoo(
     ] = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """List the published losses, the baselines and those found, or show the card of one."""
+    """List all named losses, or show the card of one."""
     from autoloss.report.leaderboard import table
     from autoloss.zoo import ENTRIES, get_entry
 
@@ -93,7 +93,7 @@ def check(
     assignments: arguments.Assignments = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Check a task before a search: its samples, its standard loss, and the expected time of a search."""
+    """Check a task, and estimate how long a search takes."""
     given = arguments.read(locals())
     from autoloss.run import check as checking
 

@@ -44,7 +44,7 @@ def show(
     individual: Annotated[int, typer.Argument(metavar="ID", help="Number of a loss.")],
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Show one loss of a run: its lineage, its rejection test and its training."""
+    """Show one loss of a run: lineage, rejection test, training."""
     from autoloss.report.individual import print_show, show_values
     from autoloss.run.results import open_run
 
@@ -57,7 +57,7 @@ def show(
 
 @app.command()
 def failures(directory: arguments.Directory, as_json: arguments.AsJson = False) -> None:
-    """Show trainings without a score and rejected losses, grouped by reason."""
+    """Show why trainings failed and losses were rejected."""
     from autoloss.report.failures import group_failures, print_failures
     from autoloss.store.read import read_once
 
@@ -82,7 +82,7 @@ def report(
     ] = False,
     trust: arguments.Trust = False,
 ) -> None:
-    """Write the results of a run as one HTML file, or compare several runs; also while they run."""
+    """Write an HTML report of one or several runs. They may still run."""
     from autoloss.report.page.writing import write_comparison, write_report
 
     if len(directories) == 1:
@@ -100,7 +100,7 @@ def watch(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (8642); 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1: this machine only).")] = None,
 ) -> None:
-    """Serve the report as a page that follows a search while it runs; Ctrl-C stops the server."""
+    """Serve the report of a running search. Ctrl-C stops the server."""
     from autoloss.report.page.serving import HOST, PORT, Live, Server
 
     with Server(Live(directory), HOST if host is None else host, PORT if port is None else port) as server:
@@ -117,7 +117,7 @@ def replay(
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Derive every candidate of a run again from the recorded scores, without training."""
+    """Derive a run again from its recorded scores. Nothing is trained."""
     from autoloss.run import replay as replaying
 
     found = replaying.replay(directory, full=full, trust=trust or operators or ())
@@ -141,7 +141,7 @@ def export(
     operators: arguments.Vouched = None,
     trust: arguments.Trust = False,
 ) -> None:
-    """Write a found loss as a Python file that needs torch alone, or NumPy alone for boosting, as LaTeX, or as JSON."""
+    """Export a loss as Python, LaTeX or JSON. The Python file needs torch alone, or NumPy alone for boosting."""
     from autoloss.atomic_files import write_text
     from autoloss.report.take_home import export_loss
 

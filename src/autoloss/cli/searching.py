@@ -119,7 +119,7 @@ def learn(
     prior: Annotated[str, typer.Option(help="The prior to add to: default, a file, or none.")] = "default",
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Learn from runs which losses are good, for the order in which later searches try them."""
+    """Learn from runs which losses later searches try first."""
     from autoloss.run import learning
 
     learnt = learning.learn(runs, out, prior=prior)

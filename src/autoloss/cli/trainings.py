@@ -64,7 +64,7 @@ def tune(
     assignments: arguments.Assignments = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Try what an expert would with the standard loss: rates, step rules, weights, a threshold, a longer training."""
+    """Tune the standard loss: rate, step rule, weights, threshold."""
     given = arguments.read(locals())
     arguments.refuse_settings(given.pop("settings"), "--set of tune")
     from autoloss.report.leaderboard import ladder_table
@@ -93,7 +93,7 @@ def compare(
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
+    """Compare the best losses with baselines on the test split. Each is trained on new seeds."""
     from autoloss.report.leaderboard import columns_of, comparison_of
     from autoloss.report.summary import summarize
     from autoloss.run import scoring
@@ -121,7 +121,7 @@ def explain(
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Explain why a loss is ahead of the standard loss: size of its steps, weights of items, or a change of recipe."""
+    """Explain why a loss is better: step sizes, weights or recipe."""
     from autoloss.report.explained import causes_table, controls_table, describe_in_full
     from autoloss.run import explaining
 
@@ -167,7 +167,7 @@ def retrain(
     assignments: arguments.Assignments = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Train a found loss and baselines with the full schedule; to resume a killed retraining, repeat the command."""
+    """Train a loss and baselines with the full schedule. Repeat the command to resume a killed retraining."""
     given = arguments.read(locals())
     arguments.refuse_settings(given.pop("settings"), "--set of retrain")
     given["against"] = None if given.pop("baselines") is None else arguments.parse_list(baselines or "")
