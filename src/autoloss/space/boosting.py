@@ -247,7 +247,7 @@ def check_release(library: str) -> None:
     try:
         found = version(library)
     except PackageNotFoundError:
-        raise RequestError(f"{library} is not installed: pip install {library}") from None
+        raise RequestError(f"{library} is not installed: pip install 'autoloss[boosting]'") from None
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST[library]:
         raise RequestError(
             f"{library} {found} is installed, which does not take such objectives; expected {oldest} or later. "
