@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from autoloss.run import beginning
 from autoloss.run.notes import describe_idle_workers
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
-from autoloss.run.results import NeverTrained, open_run, training_command
+from autoloss.run.results import NeverTrained, Search, open_run, training_command
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
@@ -128,6 +129,13 @@ def test_compare_trains_on_more_seeds_and_keeps_what_it_found(own_copy):
     rows = compare(own_copy, task=QuickTask(), top=1, seeds=3, workers=0)
     assert all(len(row.scores) == 3 for row in rows)
     assert [row.scores for row in open_run(own_copy).comparison] == [row.scores for row in rows]
+
+
+def test_compare_takes_the_best_known_loss_too_as_the_end_of_a_search_does(own_copy, monkeypatch):
+    best, enter = open_run(own_copy).best.id, Search.enter
+    monkeypatch.setattr(Search, "enter", lambda run, id, loss: replace(enter(run, id, loss), known=id != best))
+    rows = compare(own_copy, task=QuickTask(), top=1, seeds=2, workers=0)
+    assert [row.entrant.known for row in rows if row.entrant.number is not None].count(True) == 1
 
 
 def test_compare_with_all_baselines_adds_those_that_fit_and_keeps_the_rest(own_copy):

@@ -80,15 +80,24 @@ def confirm_and_compare(
     if TEST not in task.splits:
         say("The task has no test split, so there is no comparison with the baselines.")
         return
-    # The best known loss that the search started from is compared, too: what was found has to be ahead of it.
-    known = [one for one in best[settings.compare :] if one.known and not best[0].known]
-    best = [*best[: settings.compare], *known[:1]]
+    best = choose_compared(best, settings.compare)
     compared = "best" if len(best) == 1 else f"top {len(best)}"
     say(
         f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
     compare_with_baselines(best, task, configuration, settings.compare_seeds, store, record, ladder=ladder, say=say)
+
+
+def choose_compared(best: Sequence[Entrant], count: int) -> list[Entrant]:
+    """Return the first, and the best known loss that the search started from: what was found has to be ahead of it.
+
+    >>> found, known = Entrant("#4", "p"), Entrant("#1 shelf/dice", "y", known=True)
+    >>> [one.label for one in choose_compared([found, found, known], 1)]
+    ['#4', '#1 shelf/dice']
+    """
+    known = [one for one in best[count:] if one.known and not best[0].known]
+    return [*best[:count], *known[:1]]
 
 
 def count_equivalents(settings: FinalSettings, task: Task, ladder: Ladder | None = None) -> float:

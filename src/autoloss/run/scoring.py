@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.comparison.confirm import compare_with_baselines
+from autoloss.comparison.confirm import choose_compared, compare_with_baselines
 from autoloss.comparison.entrant import TEST, Entrant, Rows, sort_by_mean
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError, unknown
@@ -169,7 +169,8 @@ def compare(
     Store(path).close()
     with closing(Ownership(path)), Store(path, write=True) as store:
         found = open_run(path)
-        best = found.best_first(top)
+        ranked = found.best_first(max(top, found.configuration.final.confirm))
+        best = choose_compared([found.enter(loss.id, loss.formula) for loss in ranked], top)
         if not best:
             raise RequestError(f"No loss of the run in {path} has a score yet; nothing can be compared.")
         request = restore_request(found.settings, path, task, operators, trust)
@@ -179,7 +180,7 @@ def compare(
         note_changes(evaluator, found.settings, store, found.reader.count, tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             rows = compare_with_baselines(
-                [found.enter(loss.id, loss.formula) for loss in best],
+                best,
                 request.task,
                 request.configuration,
                 seeds,
