@@ -63,8 +63,8 @@ def is_text(text: str) -> bool:
 
 
 def quote(found: object) -> str:
-    """Return the `repr` of a value, shortened to `LONGEST` characters."""
-    text = repr(found)
+    """Return the `repr` of a value in one line, shortened to `LONGEST` characters."""
+    text = repr(found) if isinstance(found, str) else " ".join(repr(found).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 4 :]}"
 
 

@@ -36,7 +36,7 @@ DESCRIPTIONS: Mapping[Any, str] = {
     bool: "true or false",
     str: "text",
     type(None): "none",
-    collections.abc.Callable: "a function",
+    collections.abc.Callable: "a class or function",
     collections.abc.Mapping: "a dictionary",
 }
 BOUNDS = (

@@ -53,7 +53,8 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         for row in reader.running
     ]
     shown = [*(step.candidate.loss for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
-    badge = "best found" if search.confirmed else "best so far"
+    known = best is not None and search.enter(best.found.id, best.found.formula).known
+    badge = f"best {'known' if known else 'found'}" if search.confirmed else "best so far"
     return SimpleNamespace(
         template="page.html",
         summary=summary,
