@@ -19,7 +19,7 @@ from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Individual, Outcome
 from autoloss.rejection.reasons import Reason
 
-TEST_SECONDS = 0.3
+TEST_SECONDS = 0.25
 """Of a processor, to find a candidate that passes the rejection protocol: 0.05 to 0.9 s were measured."""
 
 
