@@ -45,7 +45,7 @@ from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job
 from output import Figure, emit, make_parser, parse_arguments
 from problems import PROBLEMS
-from synthetic import BRANCHES, Answers
+from synthetic import BRANCHES, DEFAULT, Answers
 
 TARGETS = {
     "milliseconds_per_candidate": 5.0,
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.part != "utilisation":
         result |= costs(arguments.candidates)
         # A budget of training equivalents holds several times as many short trainings.
-        shortly = costs(round(arguments.candidates * recipes.DEFAULT["search.rungs"][0]), recipes.DEFAULT)
+        shortly = costs(round(arguments.candidates * DEFAULT["search.rungs"][0]), DEFAULT)
         result |= {f"default_recipe_{name}": value for name, value in shortly.items()}
     if arguments.part != "costs":
         rows = [

@@ -24,7 +24,6 @@ from statistics import mean
 from typing import Any
 
 import autoloss
-from autoloss import recipes
 from autoloss.comparison.entrant import Entrant, Measurements, Row, sort_by_mean, training_seeds
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
@@ -37,7 +36,7 @@ from autoloss.settings import Configuration
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
-from synthetic import BRANCHES, Answers, Nowhere
+from synthetic import BRANCHES, DEFAULT, Answers, Nowhere
 from virtual import VirtualWorkers
 
 LAGS = (1, 4, 8, 32)
@@ -142,8 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def simulated(recipe: str, name: str, workers: int, lag: int, promoted_lag: int, evaluations: int) -> dict[str, Any]:
     """Return how busy workers are in a whole search, in which every candidate is trained whole, or most are trained shortly."""
-    # Known losses to start from are names until a task resolves them.
-    usual = {**recipes.DEFAULT, "evolution.start": ()} if recipe == "default" else {}
+    usual = DEFAULT if recipe == "default" else {}
     lags = {"evolution.lag": lag, "search.promoted_lag": promoted_lag}
     settings = {**usual, **lags, "evaluations": evaluations, "seed": 1}
     configuration = Configuration().changed(settings)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss import recipes
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
@@ -26,6 +27,8 @@ PASSING = 1 / 11
 DIVERGING = 1 / 20
 ALPHABET = Alphabet(ActivatedBranch().leaves_and_roles)
 BRANCHES = ("main",)
+DEFAULT = {**recipes.DEFAULT, "evolution.start": ()}
+"""The default recipe without known losses to start from, which are names until a task resolves them."""
 
 
 @dataclass(frozen=True, slots=True)
