@@ -130,7 +130,7 @@ def _compare_forms(repeats: int, count: int = 1280) -> list[dict]:
         "DataLoader": DataLoader(data, batch_size=FORM_BATCH, shuffle=True),
         "tensors": (data.images, data.labels),
     }
-    recipe = autoloss.Recipe(epochs=1, batch_size=FORM_BATCH)
+    recipe = autoloss.Recipe(epochs=1, batch_size=FORM_BATCH, learning_rate=0.1)
     few = data.images[:FORM_BATCH], data.labels[:FORM_BATCH]
     tasks = {
         name: autoloss.SupervisedTask(_make_small, form, few, "softmax", _accuracy, recipe=recipe)

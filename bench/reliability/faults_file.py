@@ -136,7 +136,7 @@ def synced(directory: Path) -> list[str]:
 
     No process can take the power away: looked at are SQLite's own promise and the order of calls on the file of samples.
     """
-    full, found, calls = 2, [], []
+    full, found, calls, replace = 2, [], [], os.replace
     with Store(directory, write=True) as store:
         connection = store.database.connection
         if (level := connection.execute("PRAGMA synchronous").fetchone()[0]) < full:
@@ -145,7 +145,7 @@ def synced(directory: Path) -> list[str]:
             found.append(f"the journal's mode is {mode}")
     with (
         mock.patch("os.fsync", side_effect=lambda file: calls.append("sync")),
-        mock.patch("os.replace", side_effect=lambda *_: calls.append("name")),
+        mock.patch("os.replace", side_effect=lambda *names: (calls.append("name"), replace(*names))),
     ):
         sample_files.save(directory, {})
     if calls != ["sync", "name", "sync"]:

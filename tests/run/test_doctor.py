@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "a network of NaN": (
         "def network():\n    found = nn.Linear(4, 3)\n    nn.init.constant_(found.bias, torch.nan)\n    return found",
-        "prediction that is not finite",
+        "prediction is not finite",
         "weights",
     ),
     "a network without weights to train": (

@@ -209,6 +209,6 @@ def test_what_does_not_fit_is_refused():
 
     with pytest.raises(RequestError, match="ranking and survival"):
         resolve("baseline/listnet", {"main": ActivatedBranch()})
-    with pytest.raises(RequestError, match="leaves w"):
+    with pytest.raises(RequestError, match="needs w"):
         resolve("baseline/lambdarank", {"main": PairBranch()})
     assert "baseline/ranknet" in zoo.names()
