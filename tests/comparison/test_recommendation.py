@@ -76,6 +76,14 @@ def test_the_reason_compares_with_the_strongest_of_the_others_not_with_the_stand
     assert "#2 shelf/balanced_ce (lr × 3) is ahead of ce (one norm) by" in level.reason
 
 
+def test_nothing_is_said_of_a_way_that_scores_the_same():
+    """A threshold changes no AUC."""
+    decided = replace(GIVEN, label="ce (tuned threshold)", tuned_threshold=True)
+    found = recommend([row(GIVEN, 0.7), row(decided, 0.7)], None, None, "baseline/ce")
+    assert found is not None
+    assert "ahead of ce" not in found.reason
+
+
 def noisy(level: float, seed: int) -> tuple[Outcome, ...]:
     return tuple(Outcome(state=State.SCORED, score=level + 0.002 * ((3 * at + seed) % 5)) for at in range(8))
 

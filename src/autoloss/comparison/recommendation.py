@@ -94,7 +94,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     origin: Origin = "standard" if chosen in own else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
     # The strongest of the others, as the verdict names it, not what the choice began with.
-    others = [row for row in sort_by_mean(known) if row is not chosen]
+    others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
     reason = " ".join([reason, *(_describe(chosen, row) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
