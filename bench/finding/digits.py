@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument(
         "--runs", type=Path, nargs="*", default=[], help="folders of finished runs, in place of searching"
     )
+    asked.add_argument("--scenes", type=int, default=SCENES, help="test images that are kept with their predictions")
     arguments = parse_arguments(asked, argv, evaluations=3, seeds=1)
     with tempfile.TemporaryDirectory() as folder:
         found = [open_run(run) for run in arguments.runs] or [
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "task": "digits-seg",
             "metric": arguments.metric,
             "searches": [_summary(one) for one in found],
-            "scenes": _draw_scenes(found[0], _make_task(arguments)),
+            "scenes": _draw_scenes(found[0], _make_task(arguments), arguments.scenes) if arguments.scenes else [],
         }
     emit(result, arguments, _print)
 
@@ -104,7 +105,7 @@ def _follow_course(found: Search) -> list[tuple[float, float]]:
     return course
 
 
-def _draw_scenes(found: Search, task: autoloss.Task) -> list[dict]:
+def _draw_scenes(found: Search, task: autoloss.Task, count: int) -> list[dict]:
     """Return test images as lists of pixels, with the targets and the classes that networks predict after each loss."""
     evaluator = prepare(make_request(task), samples=False)
     entrants = {row.entrant.loss: row.entrant for row in reversed(found.comparison)}
@@ -113,7 +114,7 @@ def _draw_scenes(found: Search, task: autoloss.Task) -> list[dict]:
     names["the loss found"] = found.best.formula
     seed = training_seeds(found.configuration.seed, COMPARISON, 1)[0]
     drawn = {
-        name: evaluator.draw_pictures(loss, entrants[loss].job(seed, TEST).training, SCENES)
+        name: evaluator.draw_pictures(loss, entrants[loss].job(seed, TEST).training, count)
         for name, loss in names.items()
         if loss in entrants
     }

@@ -180,7 +180,8 @@ def compare_with_baselines(
         One row per entrant, the best first.
     """
     seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
-    own, promising = _list_own(plain[:1], ladder), plain[1:]
+    standard, promising = plain[:1], plain[1:]
+    own = _list_own(standard, ladder)
     vary = partial(_list_ways, own, configuration.search, ladder)
     if not every:
         promising, behind = find_promising(promising, task, seed, record, vary)
@@ -192,9 +193,9 @@ def compare_with_baselines(
         say(note)
     found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
     if task.tunes_threshold:
-        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(plain[:1])]]
+        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(standard)]]
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    entrants = [*found, *(one for one in plain[:1] if one not in rivals), *rivals]
+    entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     # The ladder's best was trained with other seeds on the valid split.
