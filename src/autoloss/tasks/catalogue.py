@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,91 +35,48 @@ class CatalogueEntry:
         return self.metrics[0]
 
 
-POSE = ("map", "ap50", "ap75", "map_medium", "map_large", "mar", "oks")
-SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
+_TASKS = """
+digits-seg | segmentation.digits | miou fwiou gacc macc biou bf1 |
+    Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background
+voc-seg | segmentation.task | miou fwiou gacc macc biou bf1 | vision
+    Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background
+cityscapes-seg | segmentation.task | miou fwiou gacc macc biou bf1 | vision
+    Segmentation of Cityscapes, 19 classes
+folder-seg | segmentation.task | miou fwiou gacc macc biou bf1 | vision
+    Segmentation of a folder of your own, with images and masks
+digits-det | detection.digits | map ap50 voc07 | vision
+    Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches
+coco-det | detection.task | map ap50 voc07 | vision
+    Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining
+voc-det | detection.task | voc07 ap50 map | vision
+    Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det
+digits-ins | detection.digits | map ap50 box_map box_ap50 | vision
+    Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches
+coco-ins | detection.task | map ap50 box_map box_ap50 | vision
+    Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining
+figures-pose | pose.figures | map ap50 ap75 map_medium map_large mar oks | vision
+    Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline
+coco-pose | pose.task | map ap50 ap75 map_medium map_large mar oks | vision
+    Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining
+tabular | tabular.task | f1 auc average_precision balanced_accuracy mcc r2 spearman |
+    Classification or regression of the rows of a bundled data set or a CSV file
+ranking | ranking | ndcg ndcg5 ndcg10 map mrr auc average_precision |
+    Ranking of the rows of a CSV file or a bundled data set: by queries with a graded relevance, or all together
+survival | survival | c_index uno_c time_auc |
+    Survival: the order of the times of an event, some censored, of the rows of a CSV file or a bundled data set
+"""
+"""Name, module of the factory, metrics and extra; below them the description."""
 
-CATALOGUE: Mapping[str, CatalogueEntry] = {
-    "digits-seg": CatalogueEntry(
-        "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
-        SEGMENTATION,
-        "autoloss.tasks.segmentation.digits:digits_seg",
-    ),
-    "voc-seg": CatalogueEntry(
-        "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
-        SEGMENTATION,
-        "autoloss.tasks.segmentation.task:voc_seg",
-        "vision",
-    ),
-    "cityscapes-seg": CatalogueEntry(
-        "Segmentation of Cityscapes, 19 classes",
-        SEGMENTATION,
-        "autoloss.tasks.segmentation.task:cityscapes_seg",
-        "vision",
-    ),
-    "folder-seg": CatalogueEntry(
-        "Segmentation of a folder of your own, with images and masks",
-        SEGMENTATION,
-        "autoloss.tasks.segmentation.task:folder_seg",
-        "vision",
-    ),
-    "digits-det": CatalogueEntry(
-        "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
-        ("map", "ap50", "voc07"),
-        "autoloss.tasks.detection.digits:digits_det",
-        "vision",
-    ),
-    "coco-det": CatalogueEntry(
-        "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
-        ("map", "ap50", "voc07"),
-        "autoloss.tasks.detection.task:coco_det",
-        "vision",
-    ),
-    "voc-det": CatalogueEntry(
-        "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
-        ("voc07", "ap50", "map"),
-        "autoloss.tasks.detection.task:voc_det",
-        "vision",
-    ),
-    "digits-ins": CatalogueEntry(
-        "Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches",
-        ("map", "ap50", "box_map", "box_ap50"),
-        "autoloss.tasks.detection.digits:digits_ins",
-        "vision",
-    ),
-    "coco-ins": CatalogueEntry(
-        "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
-        ("map", "ap50", "box_map", "box_ap50"),
-        "autoloss.tasks.detection.task:coco_ins",
-        "vision",
-    ),
-    "figures-pose": CatalogueEntry(
-        "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
-        POSE,
-        "autoloss.tasks.pose.figures:figures_pose",
-        "vision",
-    ),
-    "coco-pose": CatalogueEntry(
-        "Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining",
-        POSE,
-        "autoloss.tasks.pose.task:coco_pose",
-        "vision",
-    ),
-    "tabular": CatalogueEntry(
-        "Classification or regression of the rows of a bundled data set or a CSV file",
-        ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
-        "autoloss.tasks.tabular.task:tabular",
-    ),
-    "ranking": CatalogueEntry(
-        "Ranking of the rows of a CSV file or a bundled data set: by queries with a graded relevance, or all together",
-        ("ndcg", "ndcg5", "ndcg10", "map", "mrr", "auc", "average_precision"),
-        "autoloss.tasks.ranking:ranking",
-    ),
-    "survival": CatalogueEntry(
-        "Survival: the order of the times of an event, some censored, of the rows of a CSV file or a bundled data set",
-        ("c_index", "uno_c", "time_auc"),
-        "autoloss.tasks.survival:survival",
-    ),
-}
+
+def _read_tasks() -> Iterator[tuple[str, CatalogueEntry]]:
+    lines = _TASKS.strip().split("\n")
+    for row, description in zip(lines[::2], lines[1::2], strict=True):
+        name, module, metrics, extra = map(str.strip, row.split("|"))
+        factory = f"autoloss.tasks.{module}:{name.replace('-', '_')}"
+        yield name, CatalogueEntry(description.strip(), tuple(metrics.split()), factory, extra)
+
+
+CATALOGUE: Mapping[str, CatalogueEntry] = dict(_read_tasks())
 
 
 def names() -> list[str]:

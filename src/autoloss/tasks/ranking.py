@@ -41,9 +41,8 @@ OfQuery = Callable[[Array, Array], float]
 
 @dataclass(frozen=True, slots=True)
 class RankingMetric:
-    """A row of the table of metrics: a name and the metric of one query; without queries, all items may be one group."""
+    """A row of the table of metrics: the metric of one query; without queries, all items may be one group."""
 
-    name: str
     of_query: OfQuery
     needs_queries: bool = True
 
@@ -126,16 +125,13 @@ def _find_hits(relevance: Array) -> NDArray[np.bool_]:
 
 
 RANKING_METRICS = {
-    row.name: row
-    for row in (
-        RankingMetric("ndcg", measure_ndcg),
-        RankingMetric("ndcg5", partial(measure_ndcg, k=5)),
-        RankingMetric("ndcg10", partial(measure_ndcg, k=10)),
-        RankingMetric("map", measure_average_precision),
-        RankingMetric("mrr", measure_reciprocal_rank),
-        RankingMetric("auc", measure_auc, needs_queries=False),
-        RankingMetric("average_precision", measure_average_precision, needs_queries=False),
-    )
+    "ndcg": RankingMetric(measure_ndcg),
+    "ndcg5": RankingMetric(partial(measure_ndcg, k=5)),
+    "ndcg10": RankingMetric(partial(measure_ndcg, k=10)),
+    "map": RankingMetric(measure_average_precision),
+    "mrr": RankingMetric(measure_reciprocal_rank),
+    "auc": RankingMetric(measure_auc, needs_queries=False),
+    "average_precision": RankingMetric(measure_average_precision, needs_queries=False),
 }
 
 

@@ -36,7 +36,15 @@ from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metri
 from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
-from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
+from autoloss.tasks.trainer_task import (
+    DRAWS_PER_SAMPLE,
+    FULL_LENGTH,
+    FullSchedule,
+    Groups,
+    Network,
+    TrainerTask,
+    describe_numbers,
+)
 from autoloss.training import distribution
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
@@ -48,8 +56,6 @@ from autoloss.training.training import THRESHOLD, Diverged, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
-DRAWS_PER_SAMPLE = 50
-"""Largest number of draws for each requested sample."""
 LEAST_IMAGES, LEAST_ROWS = 64, 512
 """Least number of examples on which a short training is evaluated."""
 

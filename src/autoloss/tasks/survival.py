@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,29 +69,23 @@ class Censoring:
 
 @dataclass(frozen=True, slots=True)
 class SurvivalMetric:
-    """A row of the table of metrics: a name and a function of (scores, times, events, censoring)."""
+    """A row of the table of metrics: a function of (scores, times, events, censoring)."""
 
-    name: str
     function: Callable[[Array, Array, Flags, Censoring], float]
 
-    def with_censoring(self, times: Array, events: Flags) -> BoundMetric:
-        """Return the metric with the censoring of training rows, as a function of scores and target."""
-        return BoundMetric(self, Censoring.estimate(times, events))
+    def with_censoring(self, times: Array, events: Flags) -> Callable[[Tensor, Tensor], float]:
+        """Return the metric with the censoring of training rows, as a function of scores and target.
 
+        Scores are (N,) or (N, 1), the target (N, K) with time and event as its first columns.
+        """
+        return partial(self._measure, Censoring.estimate(times, events))
 
-@dataclass(frozen=True, slots=True)
-class BoundMetric:
-    """A metric as a function of scores (N,) or (N, 1) and a target (N, K) whose first columns are time and event."""
-
-    metric: SurvivalMetric
-    censoring: Censoring
-
-    def __call__(self, scores: Tensor, target: Tensor) -> float:
+    def _measure(self, censoring: Censoring, scores: Tensor, target: Tensor) -> float:
         given = flatten(scores)
         if not np.isfinite(given).all() or not len(given):
             return math.nan
         columns = target.detach().double().cpu().numpy()
-        return self.metric.function(given, columns[:, 0], columns[:, 1] > 0, self.censoring)
+        return self.function(given, columns[:, 0], columns[:, 1] > 0, censoring)
 
 
 def measure_harrell(scores: Array, times: Array, events: Flags, censoring: Censoring) -> float:
@@ -135,12 +130,9 @@ def measure_auc_at(time: float, scores: Array, times: Array, events: Flags, cens
 
 
 SURVIVAL_METRICS = {
-    row.name: row
-    for row in (
-        SurvivalMetric("c_index", measure_harrell),
-        SurvivalMetric("uno_c", measure_uno),
-        SurvivalMetric("time_auc", measure_time_auc),
-    )
+    "c_index": SurvivalMetric(measure_harrell),
+    "uno_c": SurvivalMetric(measure_uno),
+    "time_auc": SurvivalMetric(measure_time_auc),
 }
 
 

@@ -64,13 +64,18 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
     from torchvision.models import resnet
 
     body: Any = getattr(resnet, name)(weights="DEFAULT" if weights == "imagenet" else None, **options)
-    if weights not in ("none", "imagenet"):
+    return load_weights(body, name, "none" if weights == "imagenet" else weights)
+
+
+def load_weights(network: Any, name: str, weights: str) -> Any:
+    """Load the state dict of a ResNet of torchvision into a network, which is returned; `weights` is its path, or `none`."""
+    if weights != "none":
         try:
-            body.load_state_dict(load_state_dict(weights))
+            network.load_state_dict(load_state_dict(weights))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
             raise RequestError(f"{weights} is no state dict of a {name} ({reason}); give one.") from None
-    return body
+    return network
 
 
 def make_block(channels: int, into: int, stride: int = 2) -> nn.Sequential:

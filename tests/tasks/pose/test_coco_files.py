@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_detections_go_to_their_images_with_their_scores(folder):
     left, top, width, height = rows[0]["bbox"]
     assert boxes[0].boxes[0].tolist() == [left, top, left + width, top + height]
     assert boxes[0].scores[0] == 0.5 + rows[0]["id"] / 1000
-    images = split.to_people().with_detections(boxes)
+    images = replace(split.to_people(), detected=boxes)
     assert images.boxes(0) is boxes[0]
     assert len(split.to_people().boxes(0).boxes) == len(boxes[0].boxes) - 1
 
@@ -90,13 +91,13 @@ def test_what_a_labelling_tool_adds_is_ignored(folder):
     read = load_keypoints(change(folder, add), "val2017")
     for one, other in zip(before, read.to_people().people, strict=True):
         np.testing.assert_array_equal(one.joints, other.joints)
-    assert read.notes == ("COCO val2017: 1 annotations are of a category without keypoints; they are left out.",)
+    assert read.images.notes == ("COCO val2017: 1 annotations are of a category without keypoints; they are left out.",)
 
 
 def test_persons_without_a_labelled_joint_are_counted_and_left_out(folder, caplog):
     change(folder, lambda c: c["annotations"][0].update(keypoints=[0] * 51, num_keypoints=0), "train2017")
     read = load_keypoints(folder, "train2017")
-    assert "1 persons have no labelled joint" in read.notes[0]
+    assert "1 persons have no labelled joint" in read.images.notes[0]
     assert len(read.to_people().persons()) == len(content(folder, "train2017")["annotations"]) - 1
     from autoloss.tasks import get
 
@@ -111,14 +112,14 @@ def test_a_crowd_needs_no_joints_and_is_no_person_without_joints(folder):
         values["annotations"][0].update(iscrowd=1, num_keypoints=0)
 
     read = load_keypoints(change(folder, group), "val2017")
-    assert read.notes == ()
+    assert read.images.notes == ()
     assert read.to_people().people[0].crowd.tolist()[0]
     assert (read.to_people().people[0].visibility[0] == 0).all()
 
 
 def test_another_count_of_joints_than_they_have_is_noted(folder):
     change(folder, lambda c: c["annotations"][0].update(num_keypoints=99))
-    assert "state another num_keypoints" in load_keypoints(folder, "val2017").notes[0]
+    assert "state another num_keypoints" in load_keypoints(folder, "val2017").images.notes[0]
 
 
 ANNOTATIONS = {

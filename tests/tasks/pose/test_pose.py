@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect as signatures
 import math
 import pickle
+from dataclasses import replace
 
 import cloudpickle
 import numpy as np
@@ -134,7 +135,7 @@ def test_the_score_is_that_of_the_box_times_the_mean_of_the_maxima_above_the_lea
 
     images = draw_people("valid", 1)
     detected = PersonBoxes(np.array([[0.0, 0, 40, 80], [50.0, 10, 90, 90]]), np.array([0.5, 1.0]))
-    images = images.with_detections([detected])
+    images = replace(images, detected=(detected,))
     settings = CropSettings(size=(64, 64))
     for least, expected in ((0.2, 0.8), (-math.inf, (8 * 0.8 + 9 * 0.1) / 17), (0.9, 0.0)):
         task = PoseTask(

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data.augmentation import (
     DEVIATION,
     MEAN,
@@ -182,9 +181,3 @@ def test_labels_lie_where_their_pixels_lie_at_another_size(factor: float):
 def test_normalised_images_have_imagenets_mean_at_zero():
     image = torch.tensor([round(255 * mean) for mean in MEAN], dtype=torch.uint8)[:, None, None].expand(3, 4, 4)
     assert normalise(image).abs().max() < 0.01
-
-
-@pytest.mark.parametrize("data", [AugmentedDataset, WholeImageDataset])
-def test_a_side_below_one_is_refused(tmp_path: Path, data):
-    with pytest.raises(RequestError, match="0 pixels"):
-        data(pictures(tmp_path, blocks(1)), 0)

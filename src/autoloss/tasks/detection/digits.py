@@ -80,10 +80,13 @@ def _compose_scene(
     pieces = int(rng.integers(0, PIECES + 1))
     for number, (top, left, height, width) in enumerate(_draw_squares(wanted + pieces, size, rng)):
         chosen = int(rng.integers(len(images)))
-        grey = _resize(images[chosen], height, width) * rng.uniform(0.7, 1.0)
+        source = torch.from_numpy(images[chosen])[None, None]
+        grey = F.interpolate(source, (height, width), mode="bilinear")[0, 0].numpy() * rng.uniform(0.7, 1.0)
         spot = canvas[top : top + height, left : left + width]
         if number >= wanted:
-            np.maximum(spot, _keep_half(grey), out=spot)
+            # The upper half, rotated by 180°, so that it cannot be read as a digit.
+            middle = height // 2
+            np.maximum(spot[:middle], grey[:middle][::-1, ::-1], out=spot[:middle])
             continue
         np.maximum(spot, grey, out=spot)
         ink = grey > INK
@@ -117,19 +120,6 @@ def _draw_squares(count: int, size: int, rng: np.random.Generator) -> Iterator[t
             laid = np.concatenate([laid, squares[None, first]])
             (top, left), (height, width) = corner[first].tolist(), extent[first].tolist()
             yield top, left, height, width
-
-
-def _resize(digit: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    source = torch.from_numpy(digit)[None, None]
-    return F.interpolate(source, (height, width), mode="bilinear", align_corners=False)[0, 0].numpy()
-
-
-def _keep_half(grey: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keep the upper half of a digit, rotated by 180°, so that it cannot be read as a digit."""
-    half = np.zeros_like(grey)
-    middle = len(grey) // 2
-    half[:middle] = grey[:middle][::-1, ::-1]
-    return half
 
 
 CHANNELS = 48

@@ -39,16 +39,6 @@ def decode_masks(masks: Sequence[RunLengths], size: tuple[int, int]) -> NDArray[
     return np.ascontiguousarray(coco_masks.decode(list(masks)).transpose(2, 0, 1))
 
 
-def draw_polygons(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> RunLengths:
-    """Return the mask of polygons, each as x, y, x, y, …, in an image of this height and width."""
-    return coco_masks.merge(coco_masks.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
-
-
-def compress_run_lengths(counts: Sequence[int], size: tuple[int, int]) -> RunLengths:
-    """Return a mask whose run lengths are numbers, in an image of this height and width."""
-    return coco_masks.frPyObjects({"size": list(size), "counts": list(counts)}, *size)
-
-
 def mask_areas(masks: Sequence[RunLengths]) -> Array:
     """Return the numbers of pixels (N,) of masks."""
     return np.asarray(coco_masks.area(list(masks)), np.float64) if len(masks) else np.zeros(0)
@@ -101,29 +91,30 @@ def find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Pr
 def find_mask_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an outline, none of `find_outline_problems`, as a mask of its image; None where there is no outline."""
     width, height = image["width"], image["height"]
+    bounds = [_find_bounds(polygon) for polygon in outline] if isinstance(outline, list) else []
     if not outline:
         yield "has no mask", "a segmentation: polygons or run lengths"
     elif width * height > MOST_PIXELS:
         yield f"has the mask of an image of {width}×{height} pixels", f"at most {MOST_PIXELS} pixels"
     elif isinstance(outline, Mapping):
-        if isinstance(outline["counts"], list):
-            return
-        counts = _parse_counts(outline["counts"])
-        if counts is None:
-            yield "has compressed run lengths that cannot be read", "counts as pycocotools writes them"
-        else:
-            yield from _find_count_problems(counts, [height, width])
-    elif any(_reaches_far(polygon, width, height) for polygon in outline):
+        if not isinstance(outline["counts"], list):
+            counts = _parse_counts(outline["counts"])
+            if counts is None:
+                yield "has compressed run lengths that cannot be read", "counts as pycocotools writes them"
+            else:
+                yield from _find_count_problems(counts, [height, width])
+    # The library draws every pixel of each side, however far from the image a point is.
+    elif any(x < -width or y < -height or right > 2 * width or low > 2 * height for x, y, right, low in bounds):
         yield f"has a polygon that reaches far outside its image of {width}×{height} pixels", "a mask in its image"
-    elif not any(_touches(polygon, width, height) for polygon in outline):
+    elif not any(x <= width and y <= height and right >= 0 and low >= 0 for x, y, right, low in bounds):
         yield f"has a mask outside its image of {width}×{height} pixels", "a mask that touches its image"
 
 
 def reaches_outside(outline: Any, image: Mapping[str, Any]) -> bool:
     """Return True if a part of a mask is cut off at the border of its image; coordinates are rounded to pixels."""
     return isinstance(outline, list) and any(
-        min(xs) < -1 or min(ys) < -1 or max(xs) > image["width"] + 1 or max(ys) > image["height"] + 1
-        for xs, ys in map(_split, outline)
+        x < -1 or y < -1 or right > image["width"] + 1 or low > image["height"] + 1
+        for x, y, right, low in map(_find_bounds, outline)
     )
 
 
@@ -131,11 +122,11 @@ def to_run_lengths(outline: Any, image: Mapping[str, Any]) -> RunLengths:
     """Return the mask of an outline without problems."""
     size = image["height"], image["width"]
     if isinstance(outline, list):
-        return draw_polygons(outline, size)
-    if isinstance(outline["counts"], list):
-        return compress_run_lengths(outline["counts"], size)
-    counts = outline["counts"]
-    return {"size": list(size), "counts": counts.encode() if isinstance(counts, str) else counts}
+        return coco_masks.merge(coco_masks.frPyObjects([list(map(float, polygon)) for polygon in outline], *size))
+    found = {"size": list(size), "counts": outline["counts"]}
+    if isinstance(found["counts"], list):
+        return coco_masks.frPyObjects(found, *size)
+    return {**found, "counts": found["counts"].encode()}
 
 
 def _find_count_problems(counts: Sequence[Any], size: Sequence[int]) -> Iterator[Problem]:
@@ -166,16 +157,7 @@ def _parse_counts(text: Any) -> list[int] | None:
     return None if place else counts
 
 
-def _split(polygon: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    return polygon[::2], polygon[1::2]
-
-
-def _touches(polygon: Sequence[float], width: int, height: int) -> bool:
-    xs, ys = _split(polygon)
-    return min(xs) <= width and min(ys) <= height and max(xs) >= 0 and max(ys) >= 0
-
-
-def _reaches_far(polygon: Sequence[float], width: int, height: int) -> bool:
-    """Return True if a point is farther from the image than the image is large: the library draws every pixel of each side."""
-    xs, ys = _split(polygon)
-    return min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height
+def _find_bounds(polygon: Sequence[float]) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom."""
+    xs, ys = polygon[::2], polygon[1::2]
+    return min(xs), min(ys), max(xs), max(ys)

@@ -68,11 +68,6 @@ def mirror(image: Tensor, target: Mapping[str, Tensor], further: Sequence[Object
     return image.flip(-1), {**target, **mirrored, "boxes": boxes}
 
 
-def move_target(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copy the target of an image to a device."""
-    return {name: part.to(device) for name, part in target.items()}
-
-
 def draw_samples(
     network: FasterRCNN,
     data: Sequence[Example],

@@ -40,7 +40,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
 )
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
-from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples, move_target
+from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
 from autoloss.tasks.metric import measure_resamples
@@ -145,7 +145,7 @@ class DetectionTask(ImageTask):
         self, network: FasterRCNN, batch: Sequence[Example], criterion: Criterion, execution: Execution
     ) -> Tensor:
         images = [execution.move(image) for image, _ in batch]
-        targets = [move_target(target, execution.torch_device) for _, target in batch]
+        targets = [{name: part.to(execution.torch_device) for name, part in target.items()} for _, target in batch]
         with execution.autocast():
             return network.loss(images, targets, criterion, self._heads)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +11,8 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 
-JOINTS = (
-    "nose",
-    "left_eye",
-    "right_eye",
-    "left_ear",
-    "right_ear",
-    "left_shoulder",
-    "right_shoulder",
-    "left_elbow",
-    "right_elbow",
-    "left_wrist",
-    "right_wrist",
-    "left_hip",
-    "right_hip",
-    "left_knee",
-    "right_knee",
-    "left_ankle",
-    "right_ankle",
-)
+_PAIRED = ("eye", "ear", "shoulder", "elbow", "wrist", "hip", "knee", "ankle")
+JOINTS = ("nose", *(f"{side}_{joint}" for joint in _PAIRED for side in ("left", "right")))
 MIRRORED = np.array([0, *(joint - 1 if joint % 2 == 0 else joint + 1 for joint in range(1, len(JOINTS)))])
 """Joint → its place in a mirror image: left becomes right."""
 SIGMAS = np.array([26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]) / 1000
@@ -108,10 +91,6 @@ class PeopleImages:
             return self.detected[image]
         people = self.people[image]
         return PersonBoxes(people.boxes[people.trainable], np.ones(len(people.trainable)))
-
-    def with_detections(self, detected: Sequence[PersonBoxes]) -> PeopleImages:
-        """Return the same images, with poses predicted in detected boxes."""
-        return replace(self, detected=tuple(detected))
 
 
 def list_joints(joints: NDArray[np.float64], visibility: NDArray[np.integer]) -> list[float]:

@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Unpack, final
 
 import numpy as np
@@ -303,8 +303,8 @@ def _read(options: PoseOptions) -> tuple[KeypointFiles, KeypointFiles, PeopleIma
     """Return train2017, val2017, the latter with its detections, and notes on what is unusual."""
     place = options.find_data(f"the data of {NAME}", LAYOUT)
     train, val = (load_keypoints(place, split) for split in ("train2017", "val2017"))
-    notes = (*train.notes, *val.notes)
+    notes = (*train.images.notes, *val.images.notes)
     if options.detections is None:
         return train, val, val.to_people(), notes
     detected, further = load_detections(options.detections, val)
-    return train, val, val.to_people().with_detections(detected), (*notes, *further)
+    return train, val, replace(val.to_people(), detected=detected), (*notes, *further)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.weights import load_state_dict
+from autoloss.tasks.weights import load_weights
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
 OUTPUT_STRIDES = (8, 16)
@@ -90,10 +90,7 @@ def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.M
         raise RequestError(f"The output stride is {output_stride}; it can be {' or '.join(map(str, OUTPUT_STRIDES))}.")
     if weights == "imagenet":
         return _load_imagenet(name, output_stride)
-    encoder = get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride)
-    if weights != "none":
-        _load(encoder, name, weights)
-    return encoder
+    return load_weights(get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride), name, weights)
 
 
 def _load_imagenet(name: str, output_stride: int) -> nn.Module:
@@ -105,25 +102,6 @@ def _load_imagenet(name: str, output_stride: int) -> nn.Module:
             f"{str(error).splitlines()[0]}). Give weights=<path of a state dict of torchvision's {name}>, or weights=none "
             "to start from random ones."
         ) from error
-
-
-def _load(encoder: nn.Module, name: str, path: str) -> None:
-    found = load_state_dict(path)
-    expected = encoder.state_dict()
-    kept = {key: value for key, value in found.items() if not key.startswith("fc.")}
-    # Files older than torch 0.4.1 lack the counters, which loading adds.
-    missing = [key for key in expected if key not in kept and not key.endswith("num_batches_tracked")]
-    others = [key for key, value in kept.items() if key not in expected or value.shape != expected[key].shape]
-    if missing or others:
-        raise RequestError(
-            f"The weights in {path} are not those of {name}: {_summarise('missing', missing)}; "
-            f"{_summarise('unknown or of another shape', others)}. Expected a state dict of torchvision's {name}."
-        )
-    encoder.load_state_dict(kept)
-
-
-def _summarise(what: str, names: Sequence[str]) -> str:
-    return f"{len(names)} {what}" + (f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else "")
 
 
 # After the module above, whose error says what to do if the extra is missing.

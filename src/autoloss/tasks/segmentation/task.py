@@ -199,6 +199,7 @@ def build_task(
     tolerance = options.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = make_metrics(tolerance=tolerance, ignore_index=IGNORED, left_out=options.background)
     classes = len(splits.train.classes)
+    valid = WholeImageDataset(splits.valid) if splits.full_train is None else None
     task = SupervisedTask(
         proxy.build(classes),
         **_proxy_data(splits, proxy.side),
@@ -209,7 +210,11 @@ def build_task(
             network=full.build(classes),
             recipe=full.recipe,
             groups=full.groups(),
-            data=_full_data(splits, full.side),
+            data={
+                "train": AugmentedDataset(splits.full_train or splits.train, full.side),
+                "valid": valid,
+                "test": WholeImageDataset(splits.test),
+            },
         ),
         branch=ActivatedBranch(
             encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance, ignore_index=IGNORED
@@ -258,16 +263,6 @@ def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
     evaluated = {"valid": splits.valid, "test": splits.test}
     whole = {split: WholeImageDataset(open_copy(images, side), side) for split, images in evaluated.items()}
     return {"train": AugmentedDataset(open_copy(splits.train, side), side), **whole}
-
-
-def _full_data(splits: ImageSplits, side: int) -> dict[str, Any]:
-    """Return the splits on the original images; without `valid` where retraining trains on it."""
-    valid = WholeImageDataset(splits.valid) if splits.full_train is None else None
-    return {
-        "train": AugmentedDataset(splits.full_train or splits.train, side),
-        "valid": valid,
-        "test": WholeImageDataset(splits.test),
-    }
 
 
 def _build_network(name: str, *arguments: Any, **options: Any) -> Any:

@@ -23,12 +23,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TabularMetric:
-    """One row of the table of metrics: a name, a function (prediction, target) → value and the kind of the target.
+    """One row of the table of metrics: a function (prediction, target) → value and the kind of the target.
 
     Predictions of classes are probabilities (N, C), or (N,) of the positive of two, those of values (N,) or (N, 1).
     """
 
-    name: str
     function: Callable[[Tensor, Tensor], float]
     kind: Kind
 
@@ -96,16 +95,11 @@ def spearman(prediction: Tensor, target: Tensor) -> float:
 
 
 TABULAR_METRICS: dict[str, TabularMetric] = {
-    row.name: row
-    for row in (
-        TabularMetric("f1", f1, "classification"),
-        TabularMetric("auc", auc, "classification"),
-        TabularMetric("average_precision", average_precision, "classification"),
-        TabularMetric("balanced_accuracy", balanced_accuracy, "classification"),
-        TabularMetric("mcc", mcc, "classification"),
-        TabularMetric("r2", r2, "regression"),
-        TabularMetric("spearman", spearman, "regression"),
-    )
+    **{
+        one.__name__: TabularMetric(one, "classification")
+        for one in (f1, auc, average_precision, balanced_accuracy, mcc)
+    },
+    **{one.__name__: TabularMetric(one, "regression") for one in (r2, spearman)},
 }
 
 

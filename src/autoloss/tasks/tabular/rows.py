@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,20 +56,9 @@ class Table:
         found = join_names([one.replace("%", " %") for one in named])
         if len(named) == 2:
             found += " (positive class)"
-        name = f" {target}" if target else ""
-        return describe_columns(data, len(self.target), f"Target{name}: {found or 'values'}", self.used or self.columns)
-
-
-def describe_columns(data: str, rows: int, target: str, used: Mapping[str, str] | Iterable[str]) -> str:
-    """Describe a table in a sentence.
-
-    Args:
-        target: What is predicted.
-        used: Column → how it is used as an input; columns alone are numbers.
-    """
-    kinds = used if isinstance(used, Mapping) else dict.fromkeys(used, "number")
-    inputs = join_names([f"{name} ({kind})" for name, kind in kinds.items()])
-    return f"Read {data}: {rows} rows. {target}. Inputs: {inputs}."
+        name, used = f" {target}" if target else "", self.used or dict.fromkeys(self.columns, "number")
+        inputs = join_names([f"{column} ({kind})" for column, kind in used.items()])
+        return f"Read {data}: {len(self.target)} rows. Target{name}: {found or 'values'}. Inputs: {inputs}."
 
 
 def build_table(

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -144,15 +143,12 @@ def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[
     inputs = standardise(filled, filled[train])
     errors = np.random.default_rng(NOISE_SEED).standard_normal(inputs.shape, dtype=np.float32)
     inputs += options.input_noise * errors
+    scaled = not table.classes
     return {
-        name: (torch.from_numpy(inputs[rows]), torch.from_numpy(_scale_target(target, noisy, table)))
+        name: (torch.from_numpy(inputs[rows]), torch.from_numpy(standardise(target, noisy) if scaled else target))
         for name, rows, target in (
             ("train", train, noisy),
             ("valid", valid, table.target[valid]),
             ("test", test, table.target[test]),
         )
     }
-
-
-def _scale_target(target: NDArray[Any], train: NDArray[Any], table: Table) -> NDArray[Any]:
-    return target if table.classes else standardise(target, train)

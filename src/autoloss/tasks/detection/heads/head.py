@@ -106,12 +106,7 @@ class SampledBoxes:
     @property
     def context(self) -> dict[str, Tensor]:
         """The context of every head's loss."""
-        return {
-            "target": self.target,
-            "box": self.box,
-            "truth": self.truth,
-            "truth_target": self.truth_target,
-        }
+        return {name: getattr(self, name) for name in ("target", "box", "truth", "truth_target")}
 
 
 class Head(ABC):

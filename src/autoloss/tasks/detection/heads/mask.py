@@ -18,7 +18,7 @@ from torchvision.ops import roi_align
 from autoloss.space.activated import ActivatedBranch, activate
 from autoloss.space.branch import Sample
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, RegionLayers, SampledBoxes, Stage
-from autoloss.tasks.detection.masks import RunLengths, encode_masks
+from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.metrics.regions import MASK_THRESHOLD, measure_masks
 
 PASTED_AT_ONCE = 16
@@ -29,15 +29,7 @@ LOGIT_DEVIATION = 0.01
 untrained ResNet-18 have a standard deviation of 4, and cross entropy does not pass the rejection protocol."""
 
 
-def _mirror(masks: Tensor, width: int) -> Tensor:
-    return masks.flip(-1)
-
-
-def _have_pixels(masks: Tensor) -> Tensor:
-    return (masks != 0).flatten(1).any(dim=1)
-
-
-MASKS = ObjectTarget("masks", _mirror, _have_pixels)
+MASKS = ObjectTarget("masks", lambda masks, width: masks.flip(-1), lambda masks: (masks != 0).flatten(1).any(dim=1))
 """The mask of each object in its image, (G, H, W), 1 for the object."""
 
 
@@ -86,16 +78,13 @@ class MaskHead(Head):
     def detect(self, found: Mapping[str, Tensor], size: tuple[int, int]) -> Mapping[str, Any]:
         probabilities = activate(_select_class(found[self.name], found["labels"]), "softmax")[:, 1:]
         parts = zip(probabilities.split(PASTED_AT_ONCE), found["boxes"].split(PASTED_AT_ONCE), strict=True)
-        return {"masks": [mask for part, boxes in parts for mask in _paste(part, boxes, size)]}
+        pasted = (paste_masks_in_image(part, boxes, size)[:, 0] > MASK_THRESHOLD for part, boxes in parts)
+        return {"masks": [mask for part in pasted for mask in encode_masks(part.cpu().numpy())]}
 
 
 def _select_class(logits: Tensor, classes: Tensor) -> Tensor:
     """Return the logits (N, 1, H, W) of each mask's own class, of those (N, C + 1, H, W) of all."""
     return logits[torch.arange(len(classes), device=classes.device), classes][:, None]
-
-
-def _paste(probabilities: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[RunLengths, ...]:
-    return encode_masks((paste_masks_in_image(probabilities, boxes, size)[:, 0] > MASK_THRESHOLD).cpu().numpy())
 
 
 MASK = MaskHead()

@@ -30,19 +30,14 @@ def measure_coco(
     names: Mapping[str, str],
 ) -> dict[str, float]:
     """Return COCO's metrics (name → its name in faster-coco-eval) of results; NaN if there is no object of that size."""
-    dataset: Any = faster_coco_eval.COCO({part: list(rows) for part, rows in truth.items()}, print_function=_ignore)
-    evaluation: Any = faster_coco_eval.COCOeval_faster(
-        dataset, dataset.loadRes(list(results)), kind, print_function=_ignore
-    )
+    quiet: dict[str, Any] = {"print_function": lambda *_: None}
+    dataset: Any = faster_coco_eval.COCO({part: list(rows) for part, rows in truth.items()}, **quiet)
+    evaluation: Any = faster_coco_eval.COCOeval_faster(dataset, dataset.loadRes(list(results)), kind, **quiet)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
     found = {name: float(evaluation.stats_as_dict[theirs]) for name, theirs in names.items()}
     return {name: value if value > ABSENT else math.nan for name, value in found.items()}
-
-
-def _ignore(*_: object) -> None:
-    """Discard the library's output."""
 
 
 Array = NDArray[Any]
@@ -206,19 +201,15 @@ def average_precisions(images: Sequence[Matches], classes: Sequence[int], settin
         order = chosen[np.argsort(-scores[chosen], kind="stable")]
         right = np.cumsum(hit[:, order], axis=1)
         wrong = np.cumsum(~hit[:, order] & ~ignored[:, order], axis=1)
-        result[:, column] = _average(right, wrong, count, settings)
+        # The highest precision at this recall or a higher one.
+        recall = right / count
+        precision = right / (right + wrong + np.spacing(1))
+        envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        envelope = np.concatenate([envelope, np.zeros((len(envelope), 1))], axis=1)
+        points = RECALLS if settings.recalls == "coco" else VOC_RECALLS
+        read = [row[np.searchsorted(reached, points)] for row, reached in zip(envelope, recall, strict=True)]
+        result[:, column] = np.mean(read, axis=1)
     return result
-
-
-def _average(right: Array, wrong: Array, count: int, settings: PrecisionSettings) -> Array:
-    recall = right / count
-    precision = right / (right + wrong + np.spacing(1))
-    # The highest precision at this recall or a higher one.
-    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    envelope = np.concatenate([envelope, np.zeros((len(envelope), 1))], axis=1)
-    points = RECALLS if settings.recalls == "coco" else VOC_RECALLS
-    read = [row[np.searchsorted(reached, points)] for row, reached in zip(envelope, recall, strict=True)]
-    return np.mean(read, axis=1)
 
 
 def mean_average_precision(

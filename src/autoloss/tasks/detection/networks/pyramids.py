@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
@@ -25,17 +23,12 @@ def all_levels(name: str, channels: int = 256, weights: str = "none") -> Backbon
 
 
 def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> BackboneWithFPN:
-    body = _resnet(name, weights)
-    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
-    return BackboneWithFPN(body, layers, widths, channels)
-
-
-def _resnet(name: str, weights: str) -> Any:
     fresh = weights == "none"
     body = build_resnet(name, weights, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d)
     for part in () if fresh else (body.conv1, body.layer1):
         part.requires_grad_(False)
-    return body
+    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
+    return BackboneWithFPN(body, layers, widths, channels)
 
 
 class SmallBody(nn.Module):

@@ -47,11 +47,6 @@ class KeypointFiles:
     image_ids: tuple[int, ...]
     persons: frozenset[int]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Warnings about what is unusual but accepted."""
-        return self.images.notes
-
     def to_people(self, images: BoxedImages | None = None) -> PeopleImages:
         """Return the persons of all images, or of some of them as `BoxedImages` selects."""
         images = images or self.images

@@ -6,7 +6,6 @@ numbers come from torch's global generator, which a training seeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -15,7 +14,6 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageSource
 from autoloss.tasks.segmentation.data.resized_copy import resize, resize_image, resize_mask
 
@@ -26,26 +24,6 @@ _MEAN, _DEVIATION = (torch.tensor(values)[:, None, None] for values in (MEAN, DE
 _PADDING, _IGNORED = (255 * _MEAN).round().byte(), torch.tensor(IGNORED, dtype=torch.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A crop along one axis: `length` pixels from `start` are resized to `size` pixels, placed at `offset` in the crop."""
-
-    start: int
-    length: int
-    offset: int
-    size: int
-
-    @property
-    def source(self) -> slice:
-        """Pixels of the image."""
-        return slice(self.start, self.start + self.length)
-
-    @property
-    def place(self) -> slice:
-        """Pixels of the crop."""
-        return slice(self.offset, self.offset + self.size)
-
-
 @final
 class RandomScaledCrop(v2.Transform):
     """Scale image and mask by a common random factor and crop a random square, padded where they are too small.
@@ -54,36 +32,37 @@ class RandomScaledCrop(v2.Transform):
     (tested), up to a rounding of the factor to whole pixels, in little more than half the time (measured).
     """
 
-    def __init__(self, side: int, scales: tuple[float, float] = SCALES) -> None:
+    def __init__(self, side: int) -> None:
         super().__init__()
         self.side = side
-        self.scales = scales
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        factor = torch.empty(()).uniform_(*self.scales).item()
+        factor = torch.empty(()).uniform_(*SCALES).item()
         return {"windows": [self._window(length, factor) for length in flat_inputs[0].shape[-2:]]}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        vertical, horizontal = params["windows"]
-        piece = inpt.as_subclass(Tensor)[..., vertical.source, horizontal.source]
-        size = vertical.size, horizontal.size
+        source, place = zip(*params["windows"], strict=True)
+        piece = inpt.as_subclass(Tensor)[..., *source]
+        size = [part.stop - part.start for part in place]
         if isinstance(inpt, tv_tensors.Mask):
-            return tv_tensors.Mask(self._padded(resize_mask(piece, *size), params, _IGNORED))
-        return tv_tensors.Image(self._padded(resize_image(piece, *size), params, _PADDING))
+            return tv_tensors.Mask(self._pad(resize_mask(piece, *size), place, _IGNORED))
+        return tv_tensors.Image(self._pad(resize_image(piece, *size), place, _PADDING))
 
-    def _window(self, length: int, factor: float) -> Window:
+    def _window(self, length: int, factor: float) -> tuple[slice, slice]:
+        """Return the pixels of the image along one axis, and those of the crop that they are resized to."""
         wanted = max(1, round(self.side / factor))
         if wanted <= length:
-            return Window(_draw_below(length - wanted + 1), wanted, 0, self.side)
+            start = _draw_below(length - wanted + 1)
+            return slice(start, start + wanted), slice(0, self.side)
         shown = min(self.side, max(1, round(factor * length)))
-        return Window(0, length, _draw_below(self.side - shown + 1), shown)
+        start = _draw_below(self.side - shown + 1)
+        return slice(0, length), slice(start, start + shown)
 
-    def _padded(self, piece: Tensor, params: dict[str, Any], value: Tensor) -> Tensor:
+    def _pad(self, piece: Tensor, place: tuple[slice, ...], value: Tensor) -> Tensor:
         if piece.shape[-2:] == (self.side, self.side):
             return piece
-        vertical, horizontal = params["windows"]
         square = value.expand(*piece.shape[:-2], self.side, self.side).clone()
-        square[..., vertical.place, horizontal.place] = piece
+        square[..., *place] = piece
         return square
 
 
@@ -93,7 +72,7 @@ class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, source: ImageSource, side: int) -> None:
         self.source = source
-        self._transform = v2.Compose([RandomScaledCrop(_check_side(side)), v2.RandomHorizontalFlip()])
+        self._transform = v2.Compose([RandomScaledCrop(side), v2.RandomHorizontalFlip()])
 
     def __len__(self) -> int:
         return len(self.source)
@@ -113,7 +92,7 @@ class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, source: ImageSource, side: int | None = None) -> None:
         self.source = source
-        self.side = None if side is None else _check_side(side)
+        self.side = side
 
     def __len__(self) -> int:
         return len(self.source)
@@ -132,9 +111,3 @@ def normalise(image: Tensor) -> Tensor:
 
 def _draw_below(end: int) -> int:
     return int(torch.randint(end, ()).item())
-
-
-def _check_side(side: int) -> int:
-    if side < 1:
-        raise RequestError(f"The side of images is {side} pixels; it needs to be at least 1.")
-    return side

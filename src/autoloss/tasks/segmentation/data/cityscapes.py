@@ -64,8 +64,10 @@ def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
             f"The split {split!r} of {NAME} is empty: {root / IMAGES / split} has no folder of a city with files that end "
             f"in {IMAGE_END}. Expected\n{LAYOUT}\nUnpack both archives into one folder."
         )
-    pairs = tuple((image, _mask_path(image, root / MASKS / split)) for image in images)
-    return ImageFiles(f"{NAME} {split}", pairs, tuple(CLASSES), read_mask)
+    masks = (
+        root / MASKS / split / f"{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{MASK_END}" for image in images
+    )
+    return ImageFiles(f"{NAME} {split}", tuple(zip(images, masks, strict=True)), tuple(CLASSES), read_mask)
 
 
 def read_mask(file: Path) -> np.ndarray:
@@ -75,7 +77,3 @@ def read_mask(file: Path) -> np.ndarray:
         remedy = "Use the files that end in _labelIds.png, not those in colour or with train ids."
         raise FaultyFile(Fault(file, f"holds the label id {labels.max()}", f"ids from 0 to {LABELS - 1}", remedy))
     return TRAIN_IDS[labels]
-
-
-def _mask_path(image: Path, masks: Path) -> Path:
-    return masks / image.parent.name / (image.name.removesuffix(IMAGE_END) + MASK_END)
