@@ -106,12 +106,23 @@ def lovasz_softmax(regions: Regions) -> Tensor:
     Source: Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11 and Algorithm 1, with `classes="present"`.
     """
     y = regions.y.movedim(1, 0).flatten(1)
-    # Positions that do not count have error 0: they are sorted last, where they have no influence.
     errors = (y - regions.p.movedim(1, 0).flatten(1)).abs()
-    errors, order = errors.sort(dim=1, descending=True)
-    losses = (errors * _compute_increments(y.gather(1, order))).sum(dim=1)
+    # Positions that do not count have error 0: they are sorted last, where they have no influence.
+    order = _sort_descending(errors.detach())
+    weights = torch.zeros_like(y).scatter_(1, order, _compute_increments(y.gather(1, order)))
     present = regions.y.sum(POSITIONS) > 0
+    losses = (errors * weights).sum(dim=1)
     return torch.where(present, losses, torch.zeros_like(losses)).sum() / present.sum().clamp(min=1)
+
+
+def _sort_descending(values: Tensor) -> Tensor:
+    """Return the order that sorts each row of values that are not negative, the largest first."""
+    if values.device.type != "cpu" or values.dtype != torch.float32:
+        return values.argsort(dim=1, descending=True)
+    # Such floats are ordered as their bits are. One sort of bits and place together takes half the time of an argsort on a CPU.
+    keys = ((-values.numpy().view(np.int32).astype(np.int64)) << 32) + np.arange(values.shape[1])
+    keys.sort(axis=1)
+    return torch.from_numpy(keys & 0xFFFFFFFF)
 
 
 def _compute_increments(y: Tensor) -> Tensor:
