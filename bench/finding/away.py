@@ -40,11 +40,12 @@ from searches import tell
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS, COUNTER = RESULTS / "away.jsonl", RESULTS / "away_exam.json"
+EXAMS = ("exam", "second exam")
 MOST_EXAMS = 3
 SIGNIFICANT = 0.05
 QUICK_TASK = "titanic"
 SHARES = ("at_or_above_standard", "at_or_above_ladder", "below_standard", "gain_in_errors")
-MEASURED = ("known", "exam")
+MEASURED = ("known", *EXAMS)
 """Parts whose figures docs/results.md repeats."""
 FIGURES = {
     **{
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     which = asked.add_mutually_exclusive_group()
     which.add_argument("--known", action="store_true", help="the tasks by which settings may be chosen; the default")
     which.add_argument("--exam", action="store_true", help="the others; each such run is counted")
+    which.add_argument(
+        "--second-exam", action="store_true", help="those added when the first exam was used up; counted, too"
+    )
     asked.add_argument("--tasks", nargs="+", choices=BY_NAME, help="these alone")
     asked.add_argument("--arms", nargs="+", choices=(GATE, *ARMS), default=[GATE, *ARMS])
     asked.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="further settings of the searches")
@@ -87,8 +91,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A quick run starts anew: it shall say whether the script works now.
         path = arguments.work or (Path(folder) / "rows.jsonl" if arguments.quick else ROWS)
         works = list(_list_work(arguments)) if arguments.minutes else []
-        if any(BY_NAME[work.task].part == "exam" and work.arm != GATE for work in works):
-            count_exam(COUNTER, arguments.arms)
+        for part in EXAMS:
+            if any(BY_NAME[work.task].part == part and work.arm != GATE for work in works):
+                count_exam(COUNTER, arguments.arms, part)
         _run(works, arguments, path)
         rows = read_rows(path)
     found = list(judge(rows))
@@ -99,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     emit({**result, "gate_summary": summarise_gates(result["gate"])}, arguments, _print)
 
 
-def count_exam(path: Path, arms: Sequence[str]) -> None:
-    """Write down that the exam is run.
+def count_exam(path: Path, arms: Sequence[str], part: str = EXAMS[0]) -> None:
+    """Write down that an exam is run.
 
     Raises:
         SystemExit: It was run often enough.
@@ -108,10 +113,11 @@ def count_exam(path: Path, arms: Sequence[str]) -> None:
     runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     today = datetime.date.today().isoformat()
     # What is resumed on the same day is one run.
-    if not any(run["date"] == today for run in runs):
-        if len(runs) >= MOST_EXAMS:
-            raise SystemExit(f"{path.name} counts {len(runs)} runs of the exam, the most that it takes. Use --known.")
-        runs.append({"date": today, "arms": list(arms)})
+    own = [run for run in runs if run["part"] == part]
+    if not any(run["date"] == today for run in own):
+        if len(own) >= MOST_EXAMS:
+            raise SystemExit(f"{path.name} counts {len(own)} runs of the {part}, the most that it takes. Use --known.")
+        runs.append({"date": today, "part": part, "arms": list(arms)})
         path.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
 
 
@@ -153,7 +159,7 @@ def _keep(path: Path, rows: Sequence[Row]) -> None:
 
 def _list_work(arguments: Any) -> Iterator[Work]:
     """Return the gates first, then one seed of all tasks and arms after the other."""
-    part = "exam" if arguments.exam else "known"
+    part = EXAMS[0] if arguments.exam else EXAMS[1] if arguments.second_exam else MEASURED[0]
     tasks = arguments.tasks or [task.name for task in TASKS if task.part == part]
     settings = tuple(tuple(text.split("=", 1)) for text in arguments.set)
     plain = Work(tasks[0], GATE, budget=arguments.budget, quick=arguments.quick, label=arguments.label)
@@ -257,7 +263,7 @@ def summarise_gates(gates: Sequence[Row]) -> list[dict[str, Any]]:
             "tasks": count(part, lambda gate: True),
             "shelf_ahead": count(part, lambda gate: _is_ahead(gate["headroom"], gate["p"])),
         }
-        for part in ("known", "exam")
+        for part in MEASURED
     ]
 
 

