@@ -11,7 +11,7 @@ from torch import Tensor
 
 import autoloss
 from autoloss.formulas.export import to_python
-from autoloss.report.page.shapes import draw_shape
+from autoloss.report.page.shapes import draw_kind
 from autoloss.space.loss import Loss, bind
 from autoloss.space.pairs import PairBranch
 
@@ -69,7 +69,7 @@ def test_the_curve_of_a_loss_stands_beside_ranknets():
     for name in ("ranknet", "differences"):
         branch, formula = CASES[name]
         tree = Loss.parse(formula, {"main": branch.leaves_and_roles})["main"]
-        shape = draw_shape(tree, branch.form(), "", "ours", "baseline/ranknet")
+        shape = draw_kind(tree, branch.form().kind, "", "ours", "baseline/ranknet")
         assert shape is not None
         value, slope = shape.charts
         assert (value.x.label, value.title) == ("difference of the scores of a pair", "Value, one pair")

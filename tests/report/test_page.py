@@ -26,7 +26,7 @@ from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thin_poin
 from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.figures import baseline_on_valid
 from autoloss.report.page.rendering import page, policy
-from autoloss.report.page.shapes import draw_shape
+from autoloss.report.page.shapes import draw_kind
 from autoloss.report.page.writing import write_report
 from autoloss.run.results import open_run
 from autoloss.space.branch import Role
@@ -292,7 +292,7 @@ def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_p
 
 
 def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
-    shape = draw_shape(parse(CE), BranchForm(), "", "#1")
+    shape = draw_kind(parse(CE), BranchForm().kind, "", "#1")
     value, gradient = shape.charts
     theirs, ours = value.layers
     assert theirs.path == ours.path
@@ -323,12 +323,12 @@ def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
     ],
 )
 def test_a_loss_is_drawn_beside_the_standard_loss_of_the_task(standard, form, name):
-    shape = draw_shape(parse("p * y" if "p" in form.leaves else "1 - i / e"), form, "", "#1", standard)
+    shape = draw_kind(parse("p * y" if "p" in form.leaves else "1 - i / e"), form.kind, "", "#1", standard)
     assert {chart.layers[0].name for chart in shape.charts} == {name}
 
 
 def test_binary_cross_entropy_falls_on_both_sides():
-    shape = draw_shape(parse("-y * log(p)"), BranchForm(activation="sigmoid"), "", "#1", "baseline/bce")
+    shape = draw_kind(parse("-y * log(p)"), BranchForm(activation="sigmoid").kind, "", "#1", "baseline/bce")
     assert [chart.title for chart in shape.charts] == [
         "Value, y = 1",
         "Gradient, y = 1",
@@ -367,11 +367,11 @@ def test_the_line_of_the_standard_loss_is_its_own_whichever_baseline_is_best(tmp
     ],
 )
 def test_every_kind_of_branch_is_drawn(text, form):
-    shape = draw_shape(parse(text), form, "main", "#1")
+    shape = draw_kind(parse(text), form.kind, "main", "#1")
     for chart in shape.charts:
         assert chart.y.low < chart.y.high
         assert "nan" not in "".join(layer.path for layer in chart.layers)
-    assert draw_shape(parse("y"), BranchForm(leaves=("y", "q"), from_prediction=False), "", "") is None
+    assert draw_kind(parse("y"), BranchForm(leaves=("y", "q"), from_prediction=False).kind, "", "") is None
 
 
 def test_a_thinned_series_keeps_its_extremes():

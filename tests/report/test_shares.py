@@ -18,7 +18,7 @@ from autoloss.report.individual import print_show, show_values
 from autoloss.report.lineage import lineage
 from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
-from autoloss.report.page.shapes import draw_shape
+from autoloss.report.page.shapes import draw_kind
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
@@ -230,7 +230,7 @@ def test_a_search_whose_rest_is_too_little_for_a_whole_training_is_finished(eval
 
 
 def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():
-    plain, scaled = (draw_shape(parse(text), BranchForm(), "", "#1") for text in (CE, f"2.50 * {CE}"))
+    plain, scaled = (draw_kind(parse(text), BranchForm().kind, "", "#1") for text in (CE, f"2.50 * {CE}"))
     assert "over 0.693 in the middle" in plain.charts[0].description
     assert "over 1.73 in the middle" in scaled.charts[0].description
     assert "over -5 in the middle" in scaled.charts[1].description

@@ -70,12 +70,6 @@ def _check_words(words: Sequence[str]) -> None:
             )
 
 
-def _screen(text: str) -> str:
-    """Return a message without control characters and with shortened lines."""
-    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in mask_unprintable(text).splitlines())
-    return "\n".join(lines)
-
-
 def _name_option(error: RequestError) -> RequestError:
     """Return the error with the name of the command-line option of its argument."""
     if error.argument is None:
@@ -87,5 +81,6 @@ def _name_option(error: RequestError) -> RequestError:
 def _fail(error: Exception, code: int) -> NoReturn:
     # Printed by every process: torchrun ends the others as soon as one has failed.
     with suppress(OSError):
-        print(f"autoloss: {_screen(str(error))}", file=sys.stderr, flush=True)
+        lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in mask_unprintable(str(error)).splitlines())
+        print("autoloss: " + "\n".join(lines), file=sys.stderr, flush=True)
     sys.exit(code)

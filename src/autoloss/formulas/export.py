@@ -38,7 +38,7 @@ def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts:
     (True, True)
     """
     _check(loss, forms)
-    return write_file(loss, forms, {name: write_line(tree) for name, tree in loss.items()}, title, facts)
+    return write_file(loss, forms, title, facts)
 
 
 def to_objective(
@@ -56,8 +56,7 @@ def to_objective(
     (True, False)
     """
     _check(loss, forms)
-    lines = {name: write_line(tree) for name, tree in loss.items()}
-    return write_objective_file(loss, forms, library, lines, title, facts)
+    return write_objective_file(loss, forms, library, title, facts)
 
 
 def to_json(

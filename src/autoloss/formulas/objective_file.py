@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import select_functions
 from autoloss.formulas.notations import Call, call_by_name
-from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, wrap, write_docstring
+from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, describe_facts, wrap, write_docstring
 from autoloss.formulas.statements import PYTHON, write_line
 from autoloss.space import boosting, derivatives, objective
 from autoloss.space.derivatives import differentiate
@@ -76,18 +76,9 @@ def make_objective(labels: Any, weight: Any = None, *, classes: int | None = Non
 
 
 def write_objective_file(
-    loss: Loss,
-    forms: Mapping[str, BranchForm],
-    library: str,
-    lines: Mapping[str, str],
-    title: str,
-    facts: Mapping[str, str],
+    loss: Loss, forms: Mapping[str, BranchForm], library: str, title: str, facts: Mapping[str, str]
 ) -> str:
-    """Write a file that imports NumPy alone and holds the loss as an objective of a boosting library.
-
-    Args:
-        lines: Each branch's formula as people read it.
-    """
+    """Write a file that imports NumPy alone and holds the loss as an objective of a boosting library."""
     if library not in LIBRARIES:
         raise unknown("boosting library", library, LIBRARIES)
     if len(loss) != 1:
@@ -112,25 +103,14 @@ def write_objective_file(
     kind = "values" if form.activation == "none" else "classes"
     paragraphs = [
         wrap(f"{clean_text(title, TITLE_LENGTH)}: an objective of {library}, for {kind}."),
-        wrap(lines[branch], "    ") + wrap(f"= {tree}", "    "),
-        [
-            line
-            for label, text in facts.items()
-            for line in wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "")
-        ],
+        wrap(write_line(tree), "    ") + wrap(f"= {tree}", "    "),
+        describe_facts(facts),
         ["Use:"],
         _USE[library].splitlines(),
     ]
     said = [line for paragraph in paragraphs if paragraph for line in [*paragraph, ""]][:-1]
-    head = "\n\n".join(
-        [
-            write_docstring(said),
-            "from __future__ import annotations",
-            _IMPORTS,
-            "import numpy as np",
-            "\n".join(constants),
-        ]
-    )
+    imports = ("from __future__ import annotations", _IMPORTS, "import numpy as np")
+    head = "\n\n".join([write_docstring(said), *imports, "\n".join(constants)])
     return "\n\n\n".join([head, *functions, formula, make]) + "\n"
 
 

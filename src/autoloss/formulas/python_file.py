@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from autoloss.formulas.functions import read_own_functions, select_functions
-from autoloss.formulas.statements import Statements, get_variable
+from autoloss.formulas.statements import Statements, get_variable, write_line
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import MAIN, Loss
@@ -52,27 +52,21 @@ _OF_LEAVES = """Return one value for each element, (N, C, H, W), as the leaves h
         number of positions, and gave it the weight {weight!r}."""
 
 
-def write_file(
-    loss: Loss, forms: Mapping[str, BranchForm], lines: Mapping[str, str], title: str, facts: Mapping[str, str]
-) -> str:
-    """Write the file, formatted.
-
-    Args:
-        lines: Each branch's formula as people read it.
-    """
+def write_file(loss: Loss, forms: Mapping[str, BranchForm], title: str, facts: Mapping[str, str]) -> str:
+    """Write the file, formatted."""
     own = read_own_functions(loss)
     names = _name_classes(title, list(loss))
-    classes = [_write_class(names[branch], branch, tree, forms[branch], lines[branch]) for branch, tree in loss.items()]
+    classes = [_write_class(names[branch], branch, tree, forms[branch]) for branch, tree in loss.items()]
     functions, used = select_functions("\n\n\n".join(classes), own)
     standard = ["import math"] * ("math" in used) + ["from typing import Any"] * ("Any" in used)
     imports = [*standard, *[""] * bool(standard), "import torch", "from torch import Tensor, nn"]
     imports += ["from torch.nn import functional as F"] * ("F" in used)
-    head = [write_docstring(_describe(loss, forms, lines, names, title, facts)), "\n".join(imports)]
+    head = [write_docstring(_describe(loss, forms, names, title, facts)), "\n".join(imports)]
     head += [f"EPSILON = {EPSILON!r}"] * ("EPSILON" in used)
     return "\n\n\n".join(["\n\n".join(head), *functions, *classes]) + "\n"
 
 
-def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, line: str) -> str:
+def _write_class(name: str, branch: str, tree: Expression, form: BranchForm) -> str:
     of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
     typed = ""
     if form.pairs is not None:
@@ -91,7 +85,7 @@ def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, lin
         _CLASS.format(
             name=name,
             # Only the first line of a docstring may follow its quotes.
-            summary=write_docstring(wrap(f"{line}{of_branch}.", "    "), "    "),
+            summary=write_docstring(wrap(f"{write_line(tree)}{of_branch}.", "    "), "    "),
             parameters=typed or ", ".join(f"{each}: Tensor" for each in parameters),
             documentation=documentation,
             device=parameters[0] if typed or form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
@@ -195,21 +189,21 @@ def _find_used_leaves(tree: Expression, form: BranchForm) -> list[str]:
     return [name for name in form.leaves if name in tree.leaves] or [form.leaves[0]]
 
 
+def describe_facts(facts: Mapping[str, str]) -> list[str]:
+    """Return the lines that say what else is known of the loss."""
+    said = (wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "") for label, text in facts.items())
+    return [line for wrapped in said for line in wrapped]
+
+
 def _describe(
-    loss: Loss,
-    forms: Mapping[str, BranchForm],
-    lines: Mapping[str, str],
-    names: Mapping[str, str],
-    title: str,
-    facts: Mapping[str, str],
+    loss: Loss, forms: Mapping[str, BranchForm], names: Mapping[str, str], title: str, facts: Mapping[str, str]
 ) -> list[str]:
     """Return the lines that say what the loss is, where it comes from and how to call it."""
     paragraphs = [wrap(f"{clean_text(title, TITLE_LENGTH)}: a loss function for PyTorch.")]
     for branch, tree in loss.items():
         heading = "" if list(loss) == [MAIN] else f"Branch {clean_text(branch, TITLE_LENGTH)}, class {names[branch]}:"
-        paragraphs.append(wrap(heading) + wrap(lines[branch], "    ") + wrap(f"= {tree}", "    "))
-    said = [wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "") for label, text in facts.items()]
-    paragraphs += [[line for wrapped in said for line in wrapped]] * bool(said)
+        paragraphs.append(wrap(heading) + wrap(write_line(tree), "    ") + wrap(f"= {tree}", "    "))
+    paragraphs += [describe_facts(facts)] * bool(facts)
     branch, form = next((branch, forms[branch]) for branch in loss)
     call = f"criterion({', '.join(map(get_variable, form.leaves))}).sum()"
     if form.pairs is not None:

@@ -270,7 +270,7 @@ def _count_nodes(term: Term) -> int:
         case "number" | "leaf":
             return 1
         case "sum":
-            signs = sum(_has_sign(part) for part in term.parts)
+            signs = sum(part.head == "product" and part.parts[0] == MINUS for part in term.parts)
             lonely = all(map(is_negative, term.parts))
             return len(term.parts) - 1 + sum(part.size for part in term.parts) - signs + lonely
         case "product":
@@ -280,10 +280,6 @@ def _count_nodes(term: Term) -> int:
             return len(term.parts) - 1 + sum(part.size for part in term.parts) - bars - (term.parts[0] == MINUS)
         case _:
             return 1 + sum(part.size for part in term.parts)
-
-
-def _has_sign(term: Term) -> bool:
-    return term.head == "product" and term.parts[0] == MINUS
 
 
 def find_own_operators(term: Term) -> dict[str, Operator]:

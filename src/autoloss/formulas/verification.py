@@ -148,20 +148,16 @@ def _compute_call(term: Term, parts: list[Dual], scene: Scene) -> Dual:
         return operator.function(value), operator.function(slope)
     with torch.inference_mode(False), torch.enable_grad():
         if slope is not None and any(term.is_call(name) for name in ELEMENTWISE):
-            return _differentiate_elementwise(operator, value, slope)
+            inner = value.clone().requires_grad_()
+            found = operator.function(inner)
+            (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
+            return found.detach(), factor * slope
         try:
             return _differentiate_twice(operator, parts)
         except RuntimeError:
             # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
             return unknown, unknown
-
-
-def _differentiate_elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
-    inner = value.clone().requires_grad_()
-    found = operator.function(inner)
-    (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
-    return found.detach(), factor * slope
 
 
 def _differentiate_twice(operator: Operator, parts: list[Dual]) -> Dual:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
 
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.initialization import valid_expression
@@ -45,14 +44,9 @@ def draw_attempt(
         return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
     if kind is Kind.FRESH or parent is None:
         return valid_expression(alphabet, settings.depth, rng)
-    return _change_to_valid(kind, parent, alphabet, settings.depth, rng)
-
-
-def _change_to_valid(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
-    """Change a parent until the tree depends on prediction and target; one that does not is changed a limited number of times."""
     tree = parent
     for _ in range(MOST_MUTATIONS):
-        tree = draw_tree(kind, parent, alphabet, depth, rng)
+        tree = draw_tree(kind, parent, alphabet, settings.depth, rng)
         if tree.holds(alphabet.leaves_and_roles):
             break
     return tree

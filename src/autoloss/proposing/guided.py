@@ -109,7 +109,11 @@ class _Models:
             self._weigh(visible, observed[-MOST_OBSERVED:])
             self.own = None
             if len(observed) >= LEAST_OBSERVED:
-                self.own = self._make_model(visible, observed, self._choose_smoothness(visible, observed))
+                # By a number of observations that is a multiple, so that a resumed search chooses alike.
+                count = len(observed) - len(observed) % CHOSEN_EVERY
+                if self._smoothness is None or self._smoothness[0] != count:
+                    self._smoothness = count, self._make_model(visible, observed[:count]).smoothness
+                self.own = self._make_model(visible, observed, self._smoothness[1])
         return self
 
     def expect(self, branch: str, formulas: Sequence[str]) -> NDArray[np.float64]:
@@ -124,13 +128,6 @@ class _Models:
             if self._memory is not None and self._memory.knows(branch):
                 formulas, scores = _list_formulas(visible, branch, observed), visible.scores(observed)
                 self._weights[branch] = self._memory.weigh(branch, formulas, scores)
-
-    def _choose_smoothness(self, visible: View, observed: tuple[int, ...]) -> Smoothness:
-        """Choose by a number of observations that is a multiple, so that a resumed search chooses alike."""
-        count = len(observed) - len(observed) % CHOSEN_EVERY
-        if self._smoothness is None or self._smoothness[0] != count:
-            self._smoothness = count, self._make_model(visible, observed[:count]).smoothness
-        return self._smoothness[1]
 
     def _make_model(self, visible: View, observed: Sequence[int], smoothness: Smoothness | None = None) -> ScoreModel:
         latest = observed[-MOST_OBSERVED:]

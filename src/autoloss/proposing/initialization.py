@@ -60,7 +60,10 @@ def valid_expression(alphabet: Alphabet, depth: int, rng: Random) -> Expression:
     >>> valid_expression(alphabet, 3, Random(0)).holds(alphabet.leaves_and_roles)
     True
     """
-    leaves = _group_leaves(alphabet)
+    # Those that depend on nothing, on the prediction, on the target, and on both.
+    leaves: list[list[str]] = [[], [], [], []]
+    for name in alphabet.leaves:
+        leaves[_DEPENDENCES[None if name == CONSTANT else alphabet.leaves_and_roles[name]]].append(name)
     arities = Counter(operator.arity for operator in alphabet.operators)
     shares = _find_shares(tuple(map(len, leaves)), arities[1], arities[2], depth)
     if not shares[depth][WHOLE]:
@@ -88,14 +91,6 @@ def valid_expression(alphabet: Alphabet, depth: int, rng: Random) -> Expression:
             ((left, right),) = rng.choices(pairs, weights)
             pending += [(below - 1, right), (below - 1, left)]
     return Expression(tuple(symbols))
-
-
-def _group_leaves(alphabet: Alphabet) -> list[list[str]]:
-    """Return the leaves that depend on nothing, on the prediction, on the target, and on both."""
-    groups: list[list[str]] = [[], [], [], []]
-    for name in alphabet.leaves:
-        groups[_DEPENDENCES[None if name == CONSTANT else alphabet.leaves_and_roles[name]]].append(name)
-    return groups
 
 
 @lru_cache(maxsize=64)

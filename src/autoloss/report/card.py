@@ -78,7 +78,8 @@ class Card:
         for name, term in self.terms.items():
             yield f"  {name}: {term.unicode}" if len(self.terms) > 1 else f"  {term.unicode}"
         for state, weight in self.weights.items():
-            yield f"  {state:<34} {_write_weight(weight):>6} × {self.standard}  {_draw_bar(weight)}"
+            written, bar = f"{weight:.{2 * (weight < 10)}f}", "█" * max(0, min(24, round(4 * weight)))
+            yield f"  {state:<34} {written:>6} × {self.standard}  {bar}"
         yield from self.words
         yield from self.evidence
         yield ""
@@ -227,11 +228,3 @@ def describe_evidence(row: Mapping[str, Any]) -> str:
         f"{row['task']}, {row['metric']}: {figure(row['score'])}{half}, {place} {row['rival']} with {figure(row['rival_score'])} "
         f"({row['file']})."
     )
-
-
-def _write_weight(weight: float) -> str:
-    return f"{weight:.2f}" if weight < 10 else f"{weight:.0f}"
-
-
-def _draw_bar(weight: float) -> str:
-    return "█" * max(0, min(24, round(4 * weight)))

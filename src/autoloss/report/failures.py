@@ -27,7 +27,9 @@ def group_failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
     """Return plain values: `trainings` of the search, `trials` outside it, and `rejections`, the most frequent first."""
     trainings, trials = [], []
     for group in reader.unscored:
-        values = {"state": group["state"], "reason": _shorten(group["line"]), "count": group["count"]}
+        # A store of anybody's may hold a reason of any length.
+        reason = keep_text(group["line"], REASON_CHARACTERS) or NO_REASON
+        values = {"state": group["state"], "reason": reason, "count": group["count"]}
         if group["id"] is None:
             example = {name: group[name] for name in ("loss", "seed", "split", "step", "fidelity")}
             trials.append({**values, "example": example})
@@ -35,11 +37,6 @@ def group_failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
             example = {name: group[name] for name in ("id", "step", "fidelity")}
             trainings.append({**values, "example": {"formula": group["loss"], **example}})
     return {"trainings": trainings, "trials": trials, "rejections": _rejections(reader)}
-
-
-def _shorten(line: str) -> str:
-    # A store of anybody's may hold a reason of any length.
-    return keep_text(line, REASON_CHARACTERS) or NO_REASON
 
 
 def _rejections(reader: Reader) -> list[dict[str, Any]]:

@@ -106,11 +106,13 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     time = f"{duration(progress.seconds)} · {describe_rest(progress.eta_seconds)}"
     if isinstance(progress, Finale):
         bar = ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH)
-        return {"finale": bar, "done": _count(progress), "time": time}
+        return {"finale": bar, "done": f"{progress.done} of about {progress.expected} trainings", "time": time}
     best, unit = progress.best, " training equivalents" if _trains_short(progress) else ""
+    whole = progress.trainings.get(1.0, 0)
+    short = sum(progress.trainings.values()) - whole
     trained = [
         f"{progress.trained:.4g} of {progress.budget}{unit}",
-        _count_ended(progress),
+        f"{short} short, {whole} whole" if _trains_short(progress) else "",
         f"{progress.running} running",
         f"{progress.per_minute:.1f} per minute",
     ]
@@ -127,19 +129,8 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     }
 
 
-def _count(progress: Finale) -> str:
-    return f"{progress.done} of about {progress.expected} trainings"
-
-
 def _trains_short(progress: Progress) -> bool:
     return len(progress.trainings) > 1
-
-
-def _count_ended(progress: Progress) -> str:
-    """Write the numbers of short and whole trainings that ended; empty if all are whole."""
-    whole = progress.trainings.get(1.0, 0)
-    short = sum(progress.trainings.values()) - whole
-    return f"{short} short, {whole} whole" if _trains_short(progress) else ""
 
 
 def _write_best(progress: Progress) -> str:

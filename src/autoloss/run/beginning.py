@@ -124,7 +124,7 @@ def prepare_search(
         ladder=None if ladder is None else ladder.to_dict(),
         prepared=True,
     )
-    drive.store.replace_settings(prepared)
+    drive.store.write_settings(prepared, replace=True)
     return evaluator, prepared
 
 

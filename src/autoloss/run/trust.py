@@ -30,14 +30,12 @@ def sign_code(task: TaskReference, operators: Sequence[str]) -> str:
     return _digest(key, task, operators)
 
 
-def check_trust(
-    settings: RunSettings, directory: Path, trust: Trust = False, *, task: bool = True, operators: bool = True
-) -> None:
+def check_trust(settings: RunSettings, directory: Path, trust: Trust = False, *, task: bool = True) -> None:
     """Refuse to run code that a stored run names, unless this user started the run or the caller vouches for the code.
 
     Args:
         trust: What the caller vouches for.
-        task: Whether the task's file is about to be loaded; likewise `operators`.
+        task: Whether the task's file is about to be loaded, beside the operators.
 
     Raises:
         RequestError: Nobody vouches for the code, or the run does not name what the caller vouches for.
@@ -51,7 +49,7 @@ def check_trust(
         )
     if trust is True or is_own(settings):
         return
-    needed = _list_code(settings.task if task else TaskReference(None), own if operators else ())
+    needed = _list_code(settings.task if task else TaskReference(None), own)
     if missing := [name for name in needed if name not in vouched]:
         raise RequestError(
             f"The run in {directory} names code in files, and was not started by you on this machine: "

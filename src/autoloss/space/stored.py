@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
@@ -19,24 +20,10 @@ def make_branch(form: BranchForm, channels: int | None = None) -> Branch | None:
         channels: Of the raw prediction, which the ideal prediction needs.
     """
     if form.from_prediction:
-        return ActivatedBranch(
-            activation=form.activation,
-            encoding=form.encoding,
-            tolerance=form.tolerance,
-            ignore_index=form.ignore_index,
-            divide_by=form.divide_by,
-            weight=form.weight,
-            channels=channels,
-        )
+        options = ("activation", "encoding", "tolerance", "ignore_index", "divide_by", "weight")
+        return ActivatedBranch(channels=channels, **{name: getattr(form, name) for name in options})
     if form.pairs is not None and form.activation != "softmax":
-        return PairBranch(
-            columns=form.pairs.columns,
-            activation=form.activation,
-            weigh=form.pairs.weigh,
-            limit=form.pairs.limit,
-            seed=form.pairs.seed,
-            weight=form.weight,
-        )
+        return PairBranch(activation=form.activation, weight=form.weight, **asdict(form.pairs))
     return None if form.unit is None else BoxRegression(unit=form.unit, weight=form.weight)
 
 

@@ -37,7 +37,7 @@ def exists(directory: Path) -> bool:
         return False
     try:
         with Store(directory) as store:
-            return store.has_settings()
+            return bool(store.texts())
     except (StoreError, SchemaError):
         return True
     except RequestError:
@@ -74,11 +74,10 @@ class Store:
         """Spend the time in which nothing can be written with this: seconds → None."""
         self.database.rest = rest
 
-    def write_settings(self, settings: RunSettings) -> None:
-        """Write the settings of a new run, all or none."""
-        self.database.append(
-            [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
-        )
+    def write_settings(self, settings: RunSettings, *, replace: bool = False) -> None:
+        """Write the settings of a new run, or replace them when its search may begin, all or none."""
+        rows = settings.to_rows().items()
+        self.database.append([("setting", {"name": name, "value": value}) for name, value in rows], replace=replace)
 
     def change_setting(self, name: str, value: Any) -> None:
         """Replace a setting that may change when a run is resumed or compared.
@@ -87,12 +86,6 @@ class Store:
             name: An attribute of `RunSettings`.
         """
         self.write_text(name, encode_setting(name, value))
-
-    def replace_settings(self, settings: RunSettings) -> None:
-        """Write the settings of a run whose search may begin in place of those that it was started with, all or none."""
-        self.database.append(
-            [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()], replace=True
-        )
 
     def write_text(self, name: str, text: str) -> None:
         """Write the text of a setting, or replace it."""
@@ -104,10 +97,6 @@ class Store:
         if not rows:
             raise RequestError(f"The run in {self.path.parent} was stopped before it began; start it again.")
         return RunSettings.from_rows(rows, self.path)
-
-    def has_settings(self) -> bool:
-        """True if the settings were written."""
-        return bool(self.texts())
 
     def texts(self) -> dict[str, str]:
         """Return the texts of the settings by their names."""

@@ -75,23 +75,10 @@ class FaultyFunction:
         return value
 
 
-def _crash(fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _hang(fault: Fault) -> None:
     end = time.monotonic() + FOREVER_SECONDS
     while time.monotonic() < end:
         pass
-
-
-def _hang_in_c(fault: Fault) -> None:
-    # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
-    ctypes.PyDLL(None).sleep(FOREVER_SECONDS)
-
-
-def _freeze(fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _grow(fault: Fault) -> None:
@@ -110,10 +97,11 @@ def _fail(fault: Fault) -> None:
 
 FAULTS: Mapping[str, Callable[[Fault], None]] = MappingProxyType(
     {
-        "worker-crash": _crash,
+        "worker-crash": lambda fault: os.kill(os.getpid(), signal.SIGKILL),
         "hang": _hang,
-        "hang-c": _hang_in_c,
-        "freeze": _freeze,
+        # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
+        "hang-c": lambda fault: ctypes.PyDLL(None).sleep(FOREVER_SECONDS),
+        "freeze": lambda fault: os.kill(os.getpid(), signal.SIGSTOP),
         "oom": _grow,
         "error": _fail,
     }

@@ -25,7 +25,8 @@ def path_variables(libraries: Sequence[str]) -> Mapping[str, str]:
         libraries: Names of those to load at once, where the driver has loaded them.
     """
     loaded = [name for name in libraries if name in sys.modules]
-    standard, packages = _list_standard(), _list_packages(loaded)
+    standard, packages = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}, _list_packages(loaded)
+    standard |= {os.path.join(folder, "lib-dynload") for folder in standard}
     entries = list(map(os.path.abspath, sys.path))
     # The driver has the standard library loaded; a worker would import a user's `random.py` instead of its module.
     used = sorted(entries, key=lambda entry: entry not in standard)
@@ -47,11 +48,6 @@ def load_libraries() -> None:
             importlib.import_module(name)
     sys.path[:] = path.split(os.pathsep)
     os.environ["PYTHONPATH"] = path
-
-
-def _list_standard() -> set[str]:
-    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    return folders | {os.path.join(folder, "lib-dynload") for folder in folders}
 
 
 def _list_packages(loaded: Sequence[str]) -> set[str]:

@@ -159,7 +159,9 @@ def ssim_with_cross_entropy(regions: Regions) -> Tensor:
 
 def compute_ssim(one: Tensor, other: Tensor) -> Tensor:
     """Compute the SSIM at each position, (N, C, H, W)."""
-    window = _make_window(one)
+    distance = torch.arange(WINDOW, device=one.device, dtype=one.dtype) - WINDOW // 2
+    weights = (-distance.square() / (2 * DEVIATION**2)).exp()
+    window = weights / weights.sum()
 
     def mean(values: Tensor) -> Tensor:
         flat = values.flatten(0, 1).unsqueeze(1)
@@ -171,9 +173,3 @@ def compute_ssim(one: Tensor, other: Tensor) -> Tensor:
     covariance = mean(one * other) - first * second
     luminance = (2 * first * second + STABLE_MEAN) / (first.square() + second.square() + STABLE_MEAN)
     return luminance * (2 * covariance + STABLE_VARIANCE) / (variances + STABLE_VARIANCE)
-
-
-def _make_window(like: Tensor) -> Tensor:
-    distance = torch.arange(WINDOW, device=like.device, dtype=like.dtype) - WINDOW // 2
-    weights = (-distance.square() / (2 * DEVIATION**2)).exp()
-    return weights / weights.sum()

@@ -34,7 +34,7 @@ POWER_RULES: tuple[Rule, ...] = (
     compute_constant,
     products.merge_powers,
     products.split_power_of_multiple,
-    products.drop_power_of_binary,
+    calls.drop_on_binary,
     products.drop_sign_in_even_power,
     products.drop_root_in_even_power,
 )
@@ -51,7 +51,7 @@ CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
     "log": (compute_constant, calls.move_minus_out, calls.expand_logarithm),
     "exp": (compute_constant, calls.cancel_exponential),
     "tanh": (compute_constant, calls.move_minus_out),
-    "sqrt": (compute_constant, calls.move_minus_out, calls.drop_root_of_binary, calls.cancel_root),
+    "sqrt": (compute_constant, calls.move_minus_out, calls.drop_on_binary, calls.cancel_root),
     "mean_nhw": (calls.drop_mean, calls.move_out_of_mean),
     "mean_c": (calls.drop_mean, calls.move_out_of_mean),
     "max_pool": (calls.drop_pool, calls.move_factor_out_of_pool, calls.move_summands_out_of_pool),

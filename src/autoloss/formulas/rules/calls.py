@@ -131,8 +131,8 @@ def cancel_root(term: Term, facts: Facts) -> Term | None:
     return power(call("abs", inner.parts[0]), inner.exponent // 2)
 
 
-def drop_root_of_binary(term: Term, facts: Facts) -> Term | None:
-    """√y is y where y is 0 or 1."""
+def drop_on_binary(term: Term, facts: Facts) -> Term | None:
+    """√y and y² are y where y is 0 or 1."""
     return term.parts[0] if facts.bound(term.parts[0]).binary else None
 
 
@@ -145,12 +145,9 @@ def drop_mean(term: Term, facts: Facts) -> Term | None:
 def move_out_of_mean(term: Term, facts: Facts) -> Term | None:
     """mean(2a + 1) is 2·mean(a) + 1: whatever is equal over all elements joined leaves the mean."""
     assert term.operator is not None
-    name, inner = term.operator.name, term.parts[0]
-    if inner.head == "sum":
-        outside, inside = _part_constant(inner, facts, name)
-        return total(*outside, call(name, total(*inside))) if outside and inside else None
-    outside, inside = _part_constant(inner, facts, name)
-    return product(*outside, call(name, product(*inside))) if outside and inside else None
+    name, join = term.operator.name, total if term.parts[0].head == "sum" else product
+    outside, inside = _part_constant(term.parts[0], facts, name)
+    return join(*outside, call(name, join(*inside))) if outside and inside else None
 
 
 def drop_pool(term: Term, facts: Facts) -> Term | None:

@@ -130,11 +130,6 @@ def split_power_of_multiple(term: Term, facts: Facts) -> Term | None:
     return None if outside is None else product(outside, power(rest, term.exponent))
 
 
-def drop_power_of_binary(term: Term, facts: Facts) -> Term | None:
-    """y² is y where y is 0 or 1."""
-    return term.parts[0] if facts.bound(term.parts[0]).binary else None
-
-
 def drop_sign_in_even_power(term: Term, facts: Facts) -> Term | None:
     """|a|² is a², and (b − a)² is (a − b)²."""
     base = term.parts[0]

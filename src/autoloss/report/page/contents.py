@@ -13,7 +13,7 @@ from autoloss.report.lineage import find_promotion_source, lineage
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
 from autoloss.report.page.scenes import read_scenes
-from autoloss.report.page.shapes import Shape, draw_shape
+from autoloss.report.page.shapes import Shape, draw_kind
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import (
     count_trainings,
@@ -142,7 +142,7 @@ def _draw_shapes(search: Search, best: ListedLoss) -> list[Shape]:
     except FormulaError:
         return []
     drawn = [
-        draw_shape(tree, forms[name], name if len(loss) > 1 else "", f"#{best.found.id}", standard.get(name, ""))
+        draw_kind(tree, forms[name].kind, name if len(loss) > 1 else "", f"#{best.found.id}", standard.get(name, ""))
         for name, tree in loss.items()
     ]
     return [shape for shape in drawn if shape is not None]

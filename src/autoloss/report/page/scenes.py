@@ -118,10 +118,16 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
 
 
 def _draw_scene(ours: Any, theirs: Any) -> Scene:
+    import torch
+    from PIL import Image
+
     counted = ours.target != IGNORED
     hits = [float((one.prediction == one.target)[counted].double().mean()) for one in (ours, theirs)]
     classes = [_draw_classes(map_) for map_ in (ours.target, ours.prediction, theirs.prediction)]
-    return Scene(_draw_image(ours.image), *classes, hits=(hits[0], hits[1]))
+    low, high = float(ours.image.min()), float(ours.image.max())
+    scaled = ((ours.image - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    picture = Image.fromarray(scaled[..., :3] if scaled.shape[-1] >= 3 else scaled[..., 0])
+    return Scene(_encode(picture, Image.Resampling.BILINEAR), *classes, hits=(hits[0], hits[1]))
 
 
 def _draw_classes(classes: Any) -> str:
@@ -129,18 +135,11 @@ def _draw_classes(classes: Any) -> str:
 
     height, width = classes.shape
     picture = Image.frombytes("P", (width, height), bytes(classes.flatten().tolist()))
-    picture.putpalette(_class_colours())
+    colours = list(bytes.fromhex(_PALETTE))
+    for number in range(len(colours) // 3, IGNORED):
+        colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))
+    picture.putpalette([*colours, 255, 255, 255])
     return _encode(picture, Image.Resampling.NEAREST)
-
-
-def _draw_image(image: Any) -> str:
-    import torch
-    from PIL import Image
-
-    low, high = float(image.min()), float(image.max())
-    scaled = ((image - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
-    picture = Image.fromarray(scaled[..., :3] if scaled.shape[-1] >= 3 else scaled[..., 0])
-    return _encode(picture, Image.Resampling.BILINEAR)
 
 
 def _encode(picture: Any, resampling: Any) -> str:
@@ -148,11 +147,3 @@ def _encode(picture: Any, resampling: Any) -> str:
     text = io.BytesIO()
     picture.save(text, format="PNG", optimize=True)
     return base64.b64encode(text.getvalue()).decode()
-
-
-def _class_colours() -> list[int]:
-    """Return red, green and blue of 256 classes; ignored pixels are white."""
-    colours = list(bytes.fromhex(_PALETTE))
-    for number in range(len(colours) // 3, IGNORED):
-        colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))
-    return [*colours, 255, 255, 255]

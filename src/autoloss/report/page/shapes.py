@@ -17,7 +17,7 @@ from torch import Tensor
 from autoloss.report.page.charts import Chart, Layer, Point, axis, line
 from autoloss.report.shares import list_factors
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm, Kind
+from autoloss.space.form import Kind
 from autoloss.space.loss_text import MAIN
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.zoo import ENTRIES
@@ -101,11 +101,6 @@ class Shape:
     charts: tuple[Chart, ...]
     setting: str
     notes: tuple[str, ...] = ()
-
-
-def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, standard: str = "") -> Shape | None:
-    """Draw the tree of a branch; None if its leaves cannot be probed. Arguments as for `draw_kind`."""
-    return draw_kind(tree, form.kind, branch, label, standard)
 
 
 @functools.lru_cache(maxsize=64)
