@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TUNING, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.record import CLOSE, LEARNING_RATES, PROMISING, Record, find_promising, tune_learning_rates
+from autoloss.comparison.record import (
+    CLOSE,
+    LEARNING_RATES,
+    NEAR_RATES,
+    PROMISING,
+    Record,
+    find_promising,
+    tune_learning_rates,
+)
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
@@ -24,7 +35,7 @@ def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
     with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)
         promising, left = find_promising(others, made, 0, record, lambda one: [one])
-        assert len(record.outcomes) == len(others) * len(LEARNING_RATES)
+        assert len(others) * len(NEAR_RATES) <= len(record.outcomes) <= len(others) * len(LEARNING_RATES)
         rows = tune_learning_rates(promising, made, 0, record)
     assert [len(promising), len(left)] == [PROMISING, len(others) - PROMISING]
     assert {one.loss for one in promising}.isdisjoint(row.entrant.loss for row in left)
@@ -45,6 +56,32 @@ def test_the_rate_that_a_loss_comes_with_is_trained_whole_beside_the_best_of_sho
     rates = [job.training.learning_rate for job in record.outcomes if job.training.seed == whole]
     assert len(rates) == CLOSE
     assert given.learning_rate in rates
+
+
+@pytest.mark.parametrize(
+    ("scores", "tried"),
+    [
+        ({0.3: 0.5, 1.0: 0.6, 3.0: 0.4}, ()),
+        ({0.3: 0.5, 1.0: 0.6, 3.0: 0.7}, (10.0,)),
+        ({0.3: 0.7, 1.0: 0.6, 3.0: None}, (0.1,)),
+        ({0.3: 0.5, 1.0: 0.5, 3.0: 0.5}, (0.1, 10.0)),
+        ({0.3: None, 1.0: None, 3.0: None}, (0.1, 10.0)),
+    ],
+)
+def test_an_end_of_the_grid_is_tried_where_the_best_rate_is_next_to_it(scores, tried):
+    class Scores(Record):
+        def run_trainings(self, jobs):
+            for job in jobs:
+                rate = job.training.learning_rate
+                state = State.SCORED if scores.get(rate, 0.0) is not None else State.DIVERGED
+                self.outcomes[job] = Outcome(state=state, score=scores.get(rate, 0.0))
+            return self.outcomes
+
+    made, given = task(), Entrant("ce", "baseline/ce", baseline=True)
+    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+        record = Scores(dispatcher)
+        find_promising([given], made, 0, record, lambda one: [one])
+    assert {job.training.learning_rate for job in record.outcomes} == {*NEAR_RATES, *tried}
 
 
 def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
@@ -69,6 +106,6 @@ def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
         for job in record.outcomes
         if (job.loss, job.training.step_rule) == (given.loss, "one_norm")
     }
-    assert rates == {*LEARNING_RATES, 0.5}
+    assert {*NEAR_RATES, 0.5} <= rates <= {*LEARNING_RATES, 0.5}
     (row,) = (row for row in rows if (row.entrant.loss, row.entrant.step_rule) == (given.loss, "one_norm"))
     assert row.entrant.label.count("one norm") == 1

@@ -17,7 +17,7 @@ from statistics import mean
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.record import LEARNING_RATES, Record, choose_first_share
+from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
@@ -28,7 +28,6 @@ ENOUGH = 8.0
 """Training equivalents that have room for weights of the classes and a tuned threshold; with fewer, nothing is given up."""
 FIRST_SHARE = 1 / 8
 """Share of the schedule of the first trainings, where it has enough steps."""
-NEAR_RATES = (0.3, 1.0, 3.0)
 RULES: Sequence[StepRule] = ("recipe", "clipped", "one_norm", "adamw")
 """The step rules that are tried."""
 BEYOND = 3.0

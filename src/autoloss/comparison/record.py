@@ -7,7 +7,7 @@ grid, chosen on the valid split.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoloss.comparison.baselines import MOST_RIVALS
@@ -30,6 +30,8 @@ from autoloss.training.training import Training
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
+NEAR_RATES = LEARNING_RATES[1:-1]
+"""Those of the grid that are tried first; an end of the grid only where the best of these, or one as good, is next to it."""
 CLOSE = 2
 """Number of learning rates, the best at first and the one given, that are trained whole on all seeds."""
 TUNING_SHARE = 1 / 4
@@ -37,7 +39,7 @@ TUNING_SHARE = 1 / 4
 PROMISING = MOST_RIVALS + 1
 """Number of these that are trained whole on the valid split: the best of short trainings."""
 Vary = Callable[[Entrant], Sequence[Entrant]]
-"""Returns the ways of training an entrant that are tried at all rates; the first is trained whole at its own rate in any case."""
+"""Returns the ways of training an entrant that are tried on the grid; the first is trained whole at its own rate in any case."""
 
 
 class Record:
@@ -110,7 +112,7 @@ def tune_learning_rates(
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    All rates are trained on one seed, shortly where the task allows it. The best of each entrant and the one that it comes with,
+    Rates are tried on one seed, shortly where the task allows it. The best of each entrant and the one that it comes with,
     since short trainings often favour too large a rate, are trained whole on all seeds. Of equal rates the one nearest to the
     recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
@@ -141,11 +143,24 @@ def find_promising(
 
 
 def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
-    """Train each entrant at all rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
+    """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
     setting = "learning_rate" if task.tunes_learning_rate else "scale"
-    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in LEARNING_RATES] for one in entrants]
-    seeds = training_seeds(seed, TUNING, 1)
-    return _tune(grids, seeds, choose_first_share(task, TUNING_SHARE), record)
+    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in NEAR_RATES] for one in entrants]
+    seeds, share = training_seeds(seed, TUNING, 1), choose_first_share(task, TUNING_SHARE)
+    near = _tune(grids, seeds, share, record)
+    return _tune(
+        [[*grid, *_reach_out(rows, setting)] for grid, rows in zip(grids, near, strict=True)], seeds, share, record
+    )
+
+
+def _reach_out(rows: Sequence[Row], setting: str) -> Iterator[Entrant]:
+    """Yield the ends of the grid next to the best rate of each way of training."""
+    means = {row.entrant: -math.inf if row.mean is None else row.mean for row in rows}
+    for way in dict.fromkeys(replace(one, **{setting: 1.0}) for one in means):
+        found = {factor: means[replace(way, **{setting: factor})] for factor in NEAR_RATES}
+        for near, end in ((NEAR_RATES[0], LEARNING_RATES[0]), (NEAR_RATES[-1], LEARNING_RATES[-1])):
+            if found[near] == max(found.values()):
+                yield replace(way, **{setting: end})
 
 
 def _tune(grids: Sequence[Sequence[Entrant]], seeds: Sequence[int], fidelity: float, record: Record) -> list[list[Row]]:
@@ -158,15 +173,17 @@ def _tune(grids: Sequence[Sequence[Entrant]], seeds: Sequence[int], fidelity: fl
 def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share: float = 1.0) -> float:
     """Return about how many trainings `tune_learning_rates` needs for so many entrants, and for the promising of some others.
 
+    The best rate is taken to be next to an end of the grid.
+
     Args:
         ways: In which each is trained.
         share: What a first training counts.
 
     >>> count_tuning_trainings(1)
-    9.0
+    8.0
     """
     whole = entrants + min(others, PROMISING)
-    return (entrants + others) * ways * len(LEARNING_RATES) * share + whole * CLOSE * TUNING_SEEDS
+    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * CLOSE * TUNING_SEEDS
 
 
 def choose_first_share(task: Task, least: float) -> float:
