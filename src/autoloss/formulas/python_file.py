@@ -70,7 +70,8 @@ def _write_class(name: str, branch: str, tree: Expression, form: BranchForm) -> 
     of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
     typed = ""
     if form.pairs is not None:
-        others, parameters, typed = "", ["scores"], list_parameters(form.pairs)
+        typed = ", ".join([f"{name}: Tensor" for name in list_arguments(form.pairs)] + ["groups: Tensor | None = None"])
+        others, parameters = "", ["scores"]
         documentation, body = describe_call(form.pairs), write_pair_criterion(tree, form, form.pairs)
     elif form.from_prediction:
         made = make_branch(form)
@@ -278,10 +279,6 @@ def list_arguments(pairs: PairForm) -> list[str]:
     """Return the names of what the module is called with, without the groups."""
     events, weights = "event" in pairs.columns, pairs.weigh == "item"
     return ["scores", "target", *["events"] * events, *["weights"] * weights]
-
-
-def list_parameters(pairs: PairForm) -> str:
-    return ", ".join([f"{name}: Tensor" for name in list_arguments(pairs)] + ["groups: Tensor | None = None"])
 
 
 def describe_call(pairs: PairForm) -> str:

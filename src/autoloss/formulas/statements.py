@@ -33,16 +33,12 @@ def _write_rational(value: Fraction) -> str:
     return decimal if is_short else f"{value.numerator} / {value.denominator}"
 
 
-def _write_power(base: str, exponent: int) -> str:
-    return f"{base}**{exponent}" if base.isidentifier() else f"{base} ** {exponent}"
-
-
 PYTHON = Notation(
     sign=SIGN,
     times=" * ",
     rational=_write_rational,
     divides_by=lambda operand: False,
-    power=_write_power,
+    power=lambda base, exponent: f"{base}**{exponent}" if base.isidentifier() else f"{base} ** {exponent}",
     call=lambda operator: call_by_name(get_call_name(operator), operator.arity),
 )
 

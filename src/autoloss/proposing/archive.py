@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ class Archive(ABC):
         """Draw the parent of candidate `visible.k` from the candidates that it sees; None where none has a score."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AgeingPopulation(Archive):
     """The last P scored candidates; a parent is the best of a random share T of them.
 
@@ -51,20 +53,11 @@ class AgeingPopulation(Archive):
         niches: With them, a share T of the niches is drawn, and each competes with the best of a share T of its members.
     """
 
-    def __init__(
-        self,
-        *,
-        size: int,
-        tournament: float,
-        fidelity: float = 1.0,
-        corrected: bool = False,
-        niches: Niches | None = None,
-    ) -> None:
-        self._size = size
-        self._tournament = tournament
-        self._fidelity = fidelity
-        self._corrected = corrected
-        self._niches = niches
+    size: int
+    tournament: float
+    fidelity: float = 1.0
+    corrected: bool = False
+    niches: Niches | None = None
 
     @classmethod
     def of(cls, configuration: Configuration) -> AgeingPopulation:
@@ -80,7 +73,7 @@ class AgeingPopulation(Archive):
 
     def members(self, visible: View) -> Sequence[int]:
         """Return the population that a candidate sees: the last P scored candidates."""
-        return visible.scored(self._fidelity)[-self._size :]
+        return visible.scored(self.fidelity)[-self.size :]
 
     def draw_parent(self, visible: View, rng: Random) -> int | None:
         """Return the best of `max(1, ceil(T·n))` contestants drawn without replacement; ties at random."""
@@ -88,10 +81,10 @@ class AgeingPopulation(Archive):
         if not members:
             return None
         # Only contestants are looked up: a tournament is a small share of a population of thousands.
-        find_scores = _look_up(correct_scores(visible)) if self._corrected else visible.scores
-        if self._niches is not None:
+        find_scores = _look_up(correct_scores(visible)) if self.corrected else visible.scores
+        if self.niches is not None:
             niches: dict[int, list[int]] = {}
-            for member, niche in zip(members, self._niches.find(visible, members), strict=True):
+            for member, niche in zip(members, self.niches.find(visible, members), strict=True):
                 niches.setdefault(niche, []).append(member)
             drawn = self._draw_share(list(niches.values()), rng)
             members = [_find_best(self._draw_share(niche, rng), find_scores, rng) for niche in drawn]
@@ -99,7 +92,7 @@ class AgeingPopulation(Archive):
         return _find_best(self._draw_share(members, rng), find_scores, rng)
 
     def _draw_share(self, among: Sequence[Drawn], rng: Random) -> list[Drawn]:
-        return rng.sample(among, max(1, math.ceil(self._tournament * len(among))))
+        return rng.sample(among, max(1, math.ceil(self.tournament * len(among))))
 
 
 def _look_up(scores: Mapping[int, float]) -> FindScores:

@@ -136,7 +136,11 @@ class Draft:
             fidelity=plan.fidelity,
             seeds=plan.seeds,
             folds=plan.folds,
-            pool={} if plan.pool == 1 else {branch: _list_pool(attempts) for branch, attempts in self.passed.items()},
+            pool={
+                branch: tuple((attempt.number, attempt.signature) for attempt in attempts)
+                for branch, attempts in self.passed.items()
+                if plan.pool != 1
+            },
         )
 
     def _choose_winners(self) -> Mapping[str, Attempt]:
@@ -194,10 +198,6 @@ def write_key(signature: Mapping[str, Sequence[str]], trained: Plan | Candidate)
     """Write the signatures of all branches, and how a candidate is trained, as the one text under which a loss is found again."""
     loss = join_branches({branch: " ".join(norms) for branch, norms in signature.items()})
     return f"{trained.fidelity} {trained.seeds} {trained.folds} {loss}"
-
-
-def _list_pool(attempts: Sequence[Attempt]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    return tuple((attempt.number, attempt.signature) for attempt in attempts)
 
 
 def _describe_exhaustion(branch: str, counts: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
@@ -245,33 +246,20 @@ class History:
 
 def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
     """Write a history as one JSON line per candidate, without times: equal histories are equal byte for byte."""
+    short: Mapping[str, Any] = {"fidelity": 1, "pool": {}, "seeds": (0,), "folds": (0,)}
     for individual in individuals:
         candidate, outcome = individual.candidate, individual.outcome
+        first = ("parent", "kinds", "attempts", "loss", "origin", "source", "signature", "scores")
+        fields = {
+            "child": candidate.id,
+            **{name: getattr(candidate, name) for name in first},
+            "counts": dict(sorted(candidate.counts.items())),
+            "rejected": candidate.rejected,
+            "accepted": candidate.accepted,
+            **{name: getattr(outcome, name) for name in ("state", "score", "also", "curve", "step", "reason")},
+            **{name: found for name, usual in short.items() if (found := getattr(candidate, name)) != usual},
+            **({} if outcome.count == 1 else {"deviation": outcome.deviation, "count": outcome.count}),
+        }
         yield json.dumps(
-            {
-                "child": candidate.id,
-                "parent": candidate.parent,
-                "kinds": dict(candidate.kinds),
-                "attempts": dict(candidate.attempts),
-                "loss": candidate.loss,
-                "origin": candidate.origin.value,
-                "source": candidate.source,
-                "signature": {branch: list(norms) for branch, norms in candidate.signature.items()},
-                "scores": {branch: list(scores) for branch, scores in candidate.scores.items()},
-                "counts": dict(sorted(candidate.counts.items())),
-                "rejected": {branch: keys.hex() for branch, keys in candidate.rejected.items()},
-                "accepted": {branch: keys.hex() for branch, keys in candidate.accepted.items()},
-                "state": outcome.state.value,
-                "score": outcome.score,
-                "also": dict(outcome.also),
-                "curve": [list(point) for point in outcome.curve],
-                "step": outcome.step,
-                "reason": outcome.reason,
-                **({} if candidate.fidelity == 1 else {"fidelity": candidate.fidelity}),
-                **({"pool": dict(candidate.pool)} if candidate.pool else {}),
-                **({} if candidate.seeds == (0,) else {"seeds": list(candidate.seeds)}),
-                **({} if candidate.folds == (0,) else {"folds": list(candidate.folds)}),
-                **({} if outcome.count == 1 else {"deviation": outcome.deviation, "count": outcome.count}),
-            },
-            allow_nan=False,
+            fields, allow_nan=False, default=lambda one: one.hex() if isinstance(one, bytes) else one.value
         )

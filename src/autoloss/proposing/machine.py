@@ -41,7 +41,11 @@ class BranchProgress:
 
     def is_enough(self, passes: int, verdicts: VerdictCache) -> bool:
         """Return True if this many attempts pass, with a known verdict for every attempt before the last of them."""
-        passing = [number for number, attempt in self.tested.items() if _passes(attempt, verdicts)]
+        passing = [
+            number
+            for number, one in self.tested.items()
+            if one.key and verdicts.get(one.key, one.simulated and one.reason is None)
+        ]
         if len(passing) < passes:
             return False
         return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
@@ -166,7 +170,3 @@ class Machine:
             self._seconds_per_attempt = (
                 0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
             )
-
-
-def _passes(attempt: Attempt, verdicts: VerdictCache) -> bool:
-    return bool(attempt.key) and verdicts.get(attempt.key, attempt.simulated and attempt.reason is None)

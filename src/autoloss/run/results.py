@@ -119,8 +119,7 @@ class NeverTrained:
         """Count the scores that gained next to nothing."""
         standing = None
         if untrained is not None and scores:
-            enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
-            standing = sum(score <= enough for score in scores)
+            standing = len(scores) - len(leave_out_idle([(1.0, score) for score in scores], untrained))
         return cls(len(scores) + diverged, diverged, standing, untrained)
 
 

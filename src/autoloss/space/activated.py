@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample
@@ -255,6 +256,11 @@ def check_range(target: Tensor, classes: Tensor, channels: int) -> None:
             f"The target holds class indices from {int(target.min())} to {int(target.max())}; the prediction has the "
             f"channels 0 to {channels - 1}. Name the index to leave out as ignore_index; give values as floating point."
         )
+
+
+def dilate(edges: Tensor, width: int) -> Tensor:
+    """Return the largest value within `width` pixels (square window)."""
+    return F.max_pool2d(edges, kernel_size=2 * width + 1, stride=1, padding=width)
 
 
 def inner_band(values: Tensor, width: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ class RunSettings:
             one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(self)
         }
         changed = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
-        return {name: encode_setting(name, value) for name, value in changed.items()}
+        return {name: encode_setting(value) for name, value in changed.items()}
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, str], path: Path) -> RunSettings:
@@ -168,7 +168,7 @@ class RunSettings:
                     raise StoreError(f"{path}: the setting {name!r} is missing. Restore the file from a copy.")
                 continue
             try:
-                found[name] = _CODECS.get(name, _PLAIN)[1](rows[name])
+                found[name] = _DECODERS.get(name, parse_json)(rows[name])
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise StoreError(
                     f"{path}: the setting {name!r} cannot be read ({error}). Restore the file from a copy, or open it with the "
@@ -177,32 +177,25 @@ class RunSettings:
         return cls(**found)
 
 
-def encode_setting(name: str, value: Any) -> str:
+def encode_setting(value: Any) -> str:
     """Encode one of the settings as the text of its row."""
-    return _CODECS.get(name, _PLAIN)[0](value)
+    if isinstance(value, Configuration | TaskReference):
+        return value.to_json()
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=lambda one: one.to_dict() if isinstance(one, BranchForm) else asdict(one))
 
 
-def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> Comparison:
-    return Comparison(seeds, tuple(entrants), tuple(notes))
-
-
-_PLAIN = (json.dumps, parse_json)
-_CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    "configuration": (Configuration.to_json, Configuration.from_json),
-    "task": (TaskReference.to_json, TaskReference.from_json),
-    **dict.fromkeys(("title", "release", "samples_digest", "author"), (str, str)),
-    "branches": (
-        lambda branches: json.dumps({name: form.to_dict() for name, form in branches.items()}),
-        lambda text: {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()},
+_DECODERS: Mapping[str, Callable[[str], Any]] = {
+    "configuration": Configuration.from_json,
+    "task": TaskReference.from_json,
+    **dict.fromkeys(("title", "release", "samples_digest", "author"), str),
+    "branches": lambda text: {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()},
+    "start": lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
+    **dict.fromkeys(("also", "build", "data", "changes"), lambda text: tuple(parse_json(text))),
+    "comparison": lambda text: replace(
+        Comparison(),
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in parse_json(text).items()},
     ),
-    "start": (
-        lambda start: json.dumps([asdict(one) for one in start]),
-        lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
-    ),
-    **dict.fromkeys(
-        ("also", "build", "data", "changes"),
-        (lambda texts: json.dumps(list(texts)), lambda text: tuple(parse_json(text))),
-    ),
-    "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }
-"""Setting → how its text is written and read, where it is not plain JSON."""
+"""Setting → how its text is read, where it is not plain JSON."""

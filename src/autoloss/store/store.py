@@ -85,7 +85,7 @@ class Store:
         Args:
             name: An attribute of `RunSettings`.
         """
-        self.write_text(name, encode_setting(name, value))
+        self.write_text(name, encode_setting(value))
 
     def write_text(self, name: str, text: str) -> None:
         """Write the text of a setting, or replace it."""

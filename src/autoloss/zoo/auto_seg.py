@@ -14,10 +14,9 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
-from autoloss.space.activated import inner_band
+from autoloss.space.activated import dilate, inner_band
 from autoloss.space.operators import min_pool
 from autoloss.zoo.regions import POSITIONS, Regions, average_over_classes
 
@@ -137,8 +136,8 @@ def _bf1(regions: Regions, both: Curve, eroded_both: Curve, either: Curve, erode
     union, other = either(regions.p), eroded_either(eroded)
     found = union + other - union * other - both(regions.p) * eroded_both(eroded)
     wanted = inner_band(regions.y, 1)
-    precision = _compute_share(found, _dilate(wanted, regions.tolerance))
-    recall = _compute_share(wanted, _dilate(found, regions.tolerance))
+    precision = _compute_share(found, dilate(wanted, regions.tolerance))
+    recall = _compute_share(wanted, dilate(found, regions.tolerance))
     f1 = 2 * precision * recall / (precision + recall + SMALLEST)
     return average_over_classes(1 - f1, wanted)
 
@@ -152,10 +151,6 @@ def _compute_iou(regions: Regions, both: Curve, either: Curve) -> Tensor:
 
 def _compute_share(edges: Tensor, matched: Tensor) -> Tensor:
     return (edges * matched).sum(POSITIONS) / (edges.sum(POSITIONS) + SMALLEST)
-
-
-def _dilate(edges: Tensor, tolerance: int) -> Tensor:
-    return F.max_pool2d(edges, kernel_size=2 * tolerance + 1, stride=1, padding=tolerance)
 
 
 @dataclass(frozen=True, slots=True)

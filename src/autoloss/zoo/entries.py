@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
-from autoloss.zoo.entry import Entry
+from autoloss.zoo.entry import Entry, read_rows
 from autoloss.zoo.found import FOUND
 from autoloss.zoo.shelf import SHELF
 
@@ -30,20 +30,18 @@ NETWORKS = {
 """First part of a name → the part of the paper's table, the metric of its rows ("" if each row has its own), the task."""
 
 
-def _publish(
-    name: str, row: str, formula: str, description: str, target: str = "one_hot", activation: str = "softmax"
-) -> Entry:
-    """Return the entry of one row of Appendix B."""
-    part, metric, task = NETWORKS[name.partition("/")[0]]
-    return Entry(
-        name, f"{task}, {description}", f"{PAPER}, {part}, {row}", metric or row, target, activation, formula=formula
-    )
+def _read_published() -> Iterator[Entry]:
+    """Yield an entry for each row of Appendix B."""
+    for name, row, activation, target, formula, does in read_rows(_PUBLISHED, lines=2):
+        part, metric, task = NETWORKS[name.partition("/")[0]]
+        source = f"{PAPER}, {part}, {row}"
+        yield Entry(name, f"{task}, {does}", source, metric or row, target, activation, formula=formula)
 
 
 def _combine(name: str, description: str) -> Entry:
     """Return the entry of all branches of a network, made of the entries of its branches."""
     part, metric, task = NETWORKS[name]
-    members = {row.name.removeprefix(f"{name}/"): row for row in _PUBLISHED if row.name.startswith(f"{name}/")}
+    members = {row.name.removeprefix(f"{name}/"): row for row in _read_published() if row.name.startswith(f"{name}/")}
     description = f"{task}, {description}"
     return Entry(name, description, f"{PAPER}, {part}", metric, "by branch", "by branch", members=members)
 
@@ -68,49 +66,41 @@ def _defer(place: str) -> Callable[[Branch], BranchLoss]:
     return make
 
 
-_PUBLISHED = (
-    _publish("seg/miou", "mIoU", "-1/2 * log(tanh(y / (1 + y) * sqrt(p)) * (p**2 + y))", "found for mean IoU"),
-    _publish("seg/fwiou", "FWIoU", "log(y * log(y + (y + p) / p))", "found for frequency-weighted IoU"),
-    _publish("seg/gacc", "gAcc", "exp((y - sqrt(p))**2)", "found for global accuracy"),
-    _publish(
-        "seg/macc",
-        "mAcc",
-        "tanh(sqrt(mean_nhw(-log(p) * sqrt(max_pool(sqrt(2 * y))))))",
-        "found for mean accuracy over classes",
-    ),
-    _publish(
-        "seg/biou",
-        "BIoU",
-        "-log(p**3 * y * sqrt(-min_pool(-p)) * exp((p * exp(p))**2))",
-        "found for IoU in the band around class borders",
-        target="band",
-    ),
-    _publish(
-        "seg/bf1",
-        "BF1",
-        "exp(mean_nhw(-max_pool(y) * log(max_pool(p))) + tanh(mean_nhw(2 * p + 1)))",
-        "found for the F1 score of class borders",
-        target="edge",
-    ),
-    _publish(
-        "pose/oks",
-        "mAP",
-        "(p - 16 * y**4)**2 + p**4",
-        "found for mean AP under object keypoint similarity",
-        target="heatmap",
-        activation="none",
-    ),
-    _publish("det/rpn_cls", "Cls RPN", "exp(tanh(y)) / p", "objectness of the region proposals"),
-    _publish("det/rpn_reg", "Reg RPN", "e / (i + u)", "boxes of the region proposals", AREAS, "box"),
-    _publish("det/rcnn_cls", "Cls RCNN", "-y * log(p)", "classes of the final boxes"),
-    _publish("det/rcnn_reg", "Reg RCNN", "-log(i / e)", "coordinates of the final boxes", AREAS, "box"),
-    _publish("ins/rpn_cls", "Cls RPN", "-y * p / tanh(p)", "objectness of the region proposals"),
-    _publish("ins/rpn_reg", "Reg RPN", "e / (i + u)", "boxes of the region proposals", AREAS, "box"),
-    _publish("ins/rcnn_cls", "Cls RCNN", "-y * log(p)", "classes of the final boxes"),
-    _publish("ins/rcnn_reg", "Reg RCNN", "-sqrt(i) / sqrt(e)", "coordinates of the final boxes", AREAS, "box"),
-    _publish("ins/mask", "Mask", "abs(log(y * p))", "foreground masks"),
-)
-
+_PUBLISHED = f"""
+seg/miou | mIoU | softmax | one_hot | -1/2 * log(tanh(y / (1 + y) * sqrt(p)) * (p**2 + y))
+    found for mean IoU
+seg/fwiou | FWIoU | softmax | one_hot | log(y * log(y + (y + p) / p))
+    found for frequency-weighted IoU
+seg/gacc | gAcc | softmax | one_hot | exp((y - sqrt(p))**2)
+    found for global accuracy
+seg/macc | mAcc | softmax | one_hot | tanh(sqrt(mean_nhw(-log(p) * sqrt(max_pool(sqrt(2 * y))))))
+    found for mean accuracy over classes
+seg/biou | BIoU | softmax | band | -log(p**3 * y * sqrt(-min_pool(-p)) * exp((p * exp(p))**2))
+    found for IoU in the band around class borders
+seg/bf1 | BF1 | softmax | edge | exp(mean_nhw(-max_pool(y) * log(max_pool(p))) + tanh(mean_nhw(2 * p + 1)))
+    found for the F1 score of class borders
+pose/oks | mAP | none | heatmap | (p - 16 * y**4)**2 + p**4
+    found for mean AP under object keypoint similarity
+det/rpn_cls | Cls RPN | softmax | one_hot | exp(tanh(y)) / p
+    objectness of the region proposals
+det/rpn_reg | Reg RPN | box | {AREAS} | e / (i + u)
+    boxes of the region proposals
+det/rcnn_cls | Cls RCNN | softmax | one_hot | -y * log(p)
+    classes of the final boxes
+det/rcnn_reg | Reg RCNN | box | {AREAS} | -log(i / e)
+    coordinates of the final boxes
+ins/rpn_cls | Cls RPN | softmax | one_hot | -y * p / tanh(p)
+    objectness of the region proposals
+ins/rpn_reg | Reg RPN | box | {AREAS} | e / (i + u)
+    boxes of the region proposals
+ins/rcnn_cls | Cls RCNN | softmax | one_hot | -y * log(p)
+    classes of the final boxes
+ins/rcnn_reg | Reg RCNN | box | {AREAS} | -sqrt(i) / sqrt(e)
+    coordinates of the final boxes
+ins/mask | Mask | softmax | one_hot | abs(log(y * p))
+    foreground masks
+"""
+"""Name, row of the paper's table, activation, target and formula; description."""
 _ASL = "\n".join(
     f"asl_{metric.lower()} | softmax | one_hot | {metric} | | @auto_seg.get_published {metric.lower()}\n"
     f"Auto-Seg-Loss: {metric} with curves for its logical operations, as found on VOC\n"
@@ -206,9 +196,7 @@ cse_auto_a_reg | box | {AREAS} | — | | (1 - i / u) + (1 - (i + 2) / e)
 
 
 def _read_baselines() -> Iterator[Entry]:
-    lines = [line.strip() for line in _BASELINES.strip().split("\n")]
-    for row, description, source in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        name, activation, target, metric, title, loss = map(str.strip, row.split("|"))
+    for name, activation, target, metric, title, loss, description, source in read_rows(_BASELINES, lines=3):
         known = Entry(f"baseline/{name}", description, source, metric, target, activation, title=title)
         yield replace(known, factory=_defer(loss[1:])) if loss.startswith("@") else replace(known, formula=loss)
 
@@ -230,14 +218,5 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
 }
 """Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with
 all of them, and of which items: those with space, such as images, single rows, or any."""
-ENTRIES = {
-    row.name: row
-    for row in (
-        *_PUBLISHED,
-        _combine("det", "all four branches"),
-        _combine("ins", "all five branches"),
-        *_read_baselines(),
-        *SHELF,
-        *FOUND,
-    )
-}
+_WHOLE = (_combine("det", "all four branches"), _combine("ins", "all five branches"))
+ENTRIES = {row.name: row for row in (*_read_published(), *_WHOLE, *_read_baselines(), *SHELF, *FOUND)}

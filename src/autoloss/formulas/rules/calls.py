@@ -40,12 +40,10 @@ def split_absolute_value(term: Term, facts: Facts) -> Term | None:
 def move_minus_out(term: Term, facts: Facts) -> Term | None:
     """f(−a) is −f(a): logarithm and root carry the sign."""
     inner = term.parts[0]
-    lonely = inner.head == "sum" and all(map(is_negative, inner.parts))
-    return product(MINUS, _replace_operand(term, negate(inner))) if lonely or _is_negative_multiple(inner) else None
-
-
-def _is_negative_multiple(term: Term) -> bool:
-    return term.head == "product" and is_negative(term)
+    negative = (
+        all(map(is_negative, inner.parts)) if inner.head == "sum" else inner.head == "product" and is_negative(inner)
+    )
+    return product(MINUS, _replace_operand(term, negate(inner))) if negative else None
 
 
 def _replace_operand(term: Term, inner: Term) -> Term:

@@ -56,12 +56,6 @@ class Program:
     double: Compiled
     size: int
 
-    @property
-    def separable(self) -> bool:
-        """Whether no position depends on another, so that each tile can run all steps alone."""
-        _, _, blocks, once, _, _ = self.single
-        return len(blocks) == once + 1
-
 
 def assemble(tape: Tape, layout: Layout, plain: bool) -> Program:
     """Assign memory to the registers of a tape.

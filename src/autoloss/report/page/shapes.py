@@ -158,11 +158,9 @@ def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
     """Return side → value and gradient along the axis."""
     found: dict[str, Drawn] = {side: ([], []) for side, _ in probe.sides}
     for place in torch.linspace(probe.low, probe.high, PROBES, dtype=torch.float64):
-        at, leaves = _make_leaves(probe, place)
-        output = tree.evaluate(leaves)
-        (slope,) = torch.autograd.grad(output.sum(), at) if output.requires_grad else (torch.zeros_like(at),)
+        tensors = _differentiate(tree, probe, place)
         for side, channel in probe.sides:
-            x, value, gradient = (float(one.detach().flatten()[channel]) for one in (at, output, slope))
+            x, value, gradient = (float(one.detach().flatten()[channel]) for one in tensors)
             found[side][0].append((x, value))
             found[side][1].append((x, gradient))
     return {side: (sorted(values), sorted(slopes)) for side, (values, slopes) in found.items()}
@@ -184,26 +182,25 @@ STATES: Mapping[Kind, Mapping[str, float]] = {
 
 def probe_gradients(tree: Expression, kind: Kind) -> dict[str, float]:
     """Return state of an example → size of the gradient there; empty for classes and labels."""
-    found = {}
-    for state, place in STATES.get(kind, {}).items():
-        at, leaves = _make_leaves(_PROBES[kind], torch.tensor(place, dtype=torch.float64))
-        output = tree.evaluate(leaves)
-        slope = torch.autograd.grad(output.sum(), at)[0] if output.requires_grad else torch.zeros_like(at)
-        found[state] = abs(float(slope.flatten()[0]))
-    return found
+    places = {state: torch.tensor(place, dtype=torch.float64) for state, place in STATES.get(kind, {}).items()}
+    return {
+        state: abs(float(_differentiate(tree, _PROBES[kind], place)[2].flatten()[0])) for state, place in places.items()
+    }
 
 
-def _make_leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the tensor by which the loss is differentiated, and the leaves; all (1, C, 1, 1)."""
+def _differentiate(tree: Expression, probe: Probe, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the loss is differentiated by, its value, and the gradient; all (1, C, 1, 1)."""
+    is_single = len(probe.sides) == 1
+    at = torch.stack([place] if is_single else [place, 1 - place]).reshape(1, -1, 1, 1).requires_grad_()
+    one = torch.ones_like(at.detach())
     if probe is AREAS:
-        at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
-        return at, {"i": 1 - at, "u": 1 + at, "e": 1 + at}
-    if probe is PAIRS or probe is DIFFERENCES:
-        at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
-        one = torch.ones_like(at.detach())
-        return at, {"p": at.sigmoid() if probe is PAIRS else at, "y": one, "w": one}
-    at = torch.stack([place, 1 - place]).reshape(1, 2, 1, 1).requires_grad_()
-    return at, {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
+        leaves = {"i": 1 - at, "u": 1 + at, "e": 1 + at}
+    elif is_single:
+        leaves = {"p": at.sigmoid() if probe is PAIRS else at, "y": one, "w": one}
+    else:
+        leaves = {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
+    output = tree.evaluate(leaves)
+    return at, output, torch.autograd.grad(output.sum(), at)[0] if output.requires_grad else torch.zeros_like(at)
 
 
 def _chart(title: str, probe: Probe, mine: tuple[str, list[Point]], other: tuple[str, list[Point]]) -> Chart:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import unknown
-from autoloss.space.activated import Encoding, inner_band
+from autoloss.space.activated import Encoding, dilate, inner_band
 
 Counts = Tensor
 """A confusion matrix (C, C), rows the target's classes; or boundary counts (C, 4), see `count_boundary`. 64-bit integers."""
@@ -59,7 +59,7 @@ def count_boundary(prediction: Tensor, target: Tensor, settings: CountSettings) 
     found, wanted = (
         inner_band(_one_hot(labels, counted, count), 1) for labels in (_predicted_labels(prediction), target)
     )
-    columns = (found, found * _dilate(wanted, settings.tolerance), wanted, wanted * _dilate(found, settings.tolerance))
+    columns = (found, found * dilate(wanted, settings.tolerance), wanted, wanted * dilate(found, settings.tolerance))
     return torch.stack([column.sum(dim=(0, 2, 3)) for column in columns], dim=1).long()
 
 
@@ -188,10 +188,6 @@ def _one_hot(labels: Tensor, counted: Tensor, classes: int) -> Tensor:
     """Return (N, C, H, W) in floating point, zero where a pixel is ignored."""
     kept = labels.long().masked_fill(~counted, classes)
     return F.one_hot(kept, classes + 1)[..., :classes].movedim(-1, 1).float()
-
-
-def _dilate(edges: Tensor, tolerance: int) -> Tensor:
-    return F.max_pool2d(edges, kernel_size=2 * tolerance + 1, stride=1, padding=tolerance)
 
 
 def _mean(values: Tensor, present: Tensor, settings: CountSettings) -> Tensor:
