@@ -313,8 +313,8 @@ def _print(result: dict[str, Any]) -> None:
     for gate in result["gate"]:
         errors = "" if gate["in_errors"] is None else f" ({gate['in_errors']:+.1f} SE)"
         scores = ", ".join(f"{name} {_figure(gate[name])}" for name in ("given", STANDARD, LADDER, "shelf"))
-        print(f"{gate['part']:<6}{gate['task']:<13}{gate['metric']:<15} {scores}{errors}")
-        print(f"{'':<19}{gate['ladder_rung']} | {gate['shelf_loss']}")
+        print(f"{gate['part']:<12}{gate['task']:<13}{gate['metric']:<15} {scores}{errors}")
+        print(f"{'':<25}{gate['ladder_rung']} | {gate['shelf_loss']}")
     for row in result["rows"]:
         print(
             f"{row['task']:<13}{row['arm']:<28} seed {row['seed']}  {_figure(row['audit'])}  tuned {_figure(row['standard'])}, "
@@ -323,7 +323,7 @@ def _print(result: dict[str, Any]) -> None:
     for arm in (one for one in result["summary"] if one["searches"]):
         shares = [f"{100 * arm[key]:.0f} %" for key in ("at_or_above_standard", "at_or_above_ladder", "below_standard")]
         print(
-            f"{arm['part']:<6}{arm['arm']:<34} n = {arm['searches']}: {', '.join(shares)}; gain {_figure(arm['gain_in_errors'])}"
+            f"{arm['part']:<12}{arm['arm']:<34} n = {arm['searches']}: {', '.join(shares)}; gain {_figure(arm['gain_in_errors'])}"
         )
 
 
