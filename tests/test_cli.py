@@ -171,7 +171,7 @@ def test_score_trains_given_losses(capsys):
     arguments = ["--loss", "baseline/ce", "--loss", "(p - y)**2", "--set", "steps=20", "--set", "data=iris", "--json"]
     assert run("score", "tabular", "--workers", 0, *arguments) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["label"] for row in rows} == {"baseline/ce", "(p - y)**2"}
+    assert {row["label"] for row in rows} == {"cross entropy", "(p - y)**2"}
     assert all(0 <= row["mean"] <= 1 for row in rows)
 
 
@@ -323,13 +323,13 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
     arguments += ["--learning-rate", 1]
     assert run(*arguments, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    assert {row["label"] for row in printed["rows"]} == {"#0", "baseline/ce"}
+    assert {row["label"] for row in printed["rows"]} == {"#0", "cross entropy"}
     assert printed["settings"]["options"] == {"data": "iris", "steps": "24"}
     assert printed["metric"] == "f1"
     assert json.loads((tabular_directory / "retraining" / "table.json").read_text()) == printed
     assert run(*arguments) == 0
     out, error = capsys.readouterr()
-    assert "baseline/ce" in out
+    assert "cross entropy" in out
     assert "table.md" in out
     assert "Training" not in out + error
 
@@ -342,7 +342,7 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
         (["--baselines", "lovazs"], "no loss in the zoo named 'lovazs'"),
         (["--recipe", "voc"], "no recipe of a retraining named 'voc'"),
         (["--precision", "half"], "no precision named 'half'"),
-        (["999"], "no loss #999 with an outcome"),
+        (["999"], "no finished loss #999"),
         (["--out", "/dev/null/x"], "cannot be made"),
     ],
     ids=str,
@@ -391,8 +391,8 @@ def test_a_search_starts_from_what_its_user_knows(tmp_path, monkeypatch, capsys)
     known = ["--start", "formulas.txt", "--size-limit", 9, "--without", "max_pool,min_pool", "--also", "digest"]
     assert run("search", "both.py:task", *started, *known, "--operators", "ops.py:squash", "--frozen", "reg=p * y") == 0
     printed = capsys.readouterr().out
-    assert "Starts from 1 known loss: baseline/ce (g " in printed
-    assert "Does not start from y * log(p): too little gain (g " in printed
+    assert "Starts from 1 known loss: cross entropy." in printed
+    assert "A random tree replaces the known loss y * log(p): too little gain (g " in printed
     assert "digest" in printed
     configuration = autoloss.run.results.open_run("run").configuration
     assert configuration.evolution.maximum_operators == 9

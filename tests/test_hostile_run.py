@@ -240,7 +240,7 @@ def test_a_run_of_ones_own_needs_no_word_and_a_changed_name_does(evil, tmp_path)
     other.write_text(file.read_text())
     with Store(tmp_path / "own", write=True) as store:
         changed = {"task": TaskReference(f"{other}:task")}
-        store.replace_settings(replace(store.settings(), **changed))
+        store.write_settings(replace(store.settings(), **changed), replace=True)
     mark.unlink()
     with pytest.raises(RequestError, match=r"other\.py:task.*--trust"):
         autoloss.resume(tmp_path / "own", workers=0)

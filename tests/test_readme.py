@@ -34,7 +34,7 @@ def test_the_own_task_takes_at_most_thirty_lines():
 def test_the_own_task_is_checked_searched_and_exported_from_its_file(task_file, tmp_path, capsys):
     out, loss = tmp_path / "run", tmp_path / "loss.py"
     assert run("check", f"{task_file}:task", "--no-rates") == 0
-    assert "g 1.000" in capsys.readouterr().out
+    assert "cross entropy has g = 1.000" in capsys.readouterr().out
     # The losses of the shelf, which come first, learn something: two of them are enough for each step up to the exported file.
     small = ("final.confirm=2", "final.finalists=1", "final.compare_seeds=2", "ladder.share=0", "rejection.steps=20")
     settings = [f"--set={setting}" for setting in small]

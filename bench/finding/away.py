@@ -216,7 +216,7 @@ def judge(rows: Mapping[tuple[str, str, str, int], Row]) -> Iterator[dict[str, A
 
 def _describe(values: Row) -> str:
     """Describe in short how an entrant is trained."""
-    return replace(Entrant(**values), label=values["loss"]).name_factor().label
+    return replace(Entrant(**values), label=values["loss"]).spell_out().label
 
 
 def _subtract(value: float | None, other: float | None) -> float | None:

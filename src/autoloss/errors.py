@@ -94,12 +94,17 @@ def keep_text(text: str, characters: int) -> str:
 
 
 def suggest(found: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean …?' for the closest known name, or an empty text if none is close."""
-    names = list(known)
+    """Return ' Did you mean …?' for the closest known name, or an empty text if none is close.
+
+    >>> suggest("recipe.lr", ["recipe.power", "recipe.learning_rate"])
+    " Did you mean 'recipe.learning_rate'?"
+    """
+    names, last = list(known), found.lower().rpartition(".")[2]
     # A long text is not a misspelt name, and comparing it is slow.
     if len(found) > LONGEST:
         return ""
     close = [name for name in names if found.lower() in re.split("[/_]", name.lower())]
+    close = close or [name for name in names if last == "".join(re.findall("(?:_|^)(.)", name.rpartition(".")[2]))]
     close = close or difflib.get_close_matches(found, names, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 

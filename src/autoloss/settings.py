@@ -71,7 +71,7 @@ class SearchSettings:
     """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: one of its
     best takes part in a tournament for parents, so that the variants of one loss count once. At 0 each counts for itself."""
     prior: str = "none"
-    """What earlier tasks teach about losses: `default`, the prior of the package; a file that `autoloss learn` wrote; or `none`. It
+    """A ranking of losses learned from earlier tasks: `default`, in the package; a file that `autoloss learn` wrote; or `none`. It
     orders the trees among which `guided` chooses."""
     prior_digest: str = ""
     """Digest of the prior of a run; set where the search starts."""
@@ -149,13 +149,13 @@ class EvolutionSettings:
     def __post_init__(self) -> None:
         if len(self.start) > self.initial:
             raise RequestError(
-                f"The search starts from {len(self.start)} losses, but evolution.initial is {self.initial}: they take the place "
-                "of the first of those. Raise evolution.initial, or give fewer."
+                f"{len(self.start)} losses to start from are more than evolution.initial = {self.initial}, the number of first "
+                "candidates. Raise evolution.initial, or give fewer losses."
             )
         if self.maximum_operators < self.depth:
             raise RequestError(
-                f"evolution.maximum_operators is {self.maximum_operators}, and a tree drawn from nothing has at least "
-                f"evolution.depth = {self.depth}. Raise the one, or lower the other."
+                f"evolution.maximum_operators is {self.maximum_operators}; a random tree has at least evolution.depth = "
+                f"{self.depth} operators. Raise evolution.maximum_operators, or lower evolution.depth."
             )
 
 
@@ -269,7 +269,7 @@ class Configuration:
         """Read what `to_json` wrote.
 
         Raises:
-            RequestError: It is no configuration, or has an unknown group or setting.
+            RequestError: The text is not a configuration, or has an unknown group or setting.
         """
         try:
             values = parse_json(text)
@@ -289,7 +289,7 @@ class Configuration:
         """Return a configuration with some settings changed; texts are read as the setting's type.
 
         Args:
-            settings: `evolution.lag` and the like → value or its text.
+            settings: Name, such as `evolution.lag` → value or its text.
 
         Raises:
             RequestError: An unknown setting, or a value that does not fit.

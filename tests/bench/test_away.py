@@ -158,7 +158,10 @@ def test_a_recommendation_is_trained_as_it_says():
     chosen = Recommendation("baseline/ce", 3.0, "standard", "Nothing is better.", recipe)
     found = make_entrant(SimpleNamespace(recommendation=chosen))
     assert found is not None
-    assert found.name_factor().label == "standard (one norm, lr × 3, main × 3, tuned threshold)"
+    assert (
+        found.spell_out().label
+        == "standard (steps of one norm, 3 × the learning rate, 3 × the loss of main, tuned threshold)"
+    )
     assert make_entrant(SimpleNamespace(recommendation=None)) is None
 
 

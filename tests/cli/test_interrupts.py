@@ -116,5 +116,5 @@ def test_logs_may_lie_in_the_folder_of_a_run(tmp_path):
     for name in ("search.log", "slurm-12.out", ".hidden"):
         (tmp_path / name).touch()
     assert screens.run(*WORDS, *SET, "--out", tmp_path)[0] == 0
-    with pytest.raises(RequestError, match="already holds a run"):
+    with pytest.raises(RequestError, match="already contains a run"):
         autoloss.search(WORDS[1], directory=tmp_path, workers=0)

@@ -88,7 +88,7 @@ def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):
     given = standard_entrant(task())
     assert given is not None
     configuration = Configuration(evaluations=2).changed({"search.step_rule": "one_norm"})
-    climbed = replace(given, step_rule="one_norm", learning_rate=0.5).name_factor()
+    climbed = replace(given, step_rule="one_norm", learning_rate=0.5).spell_out()
     ladder = Ladder((Rung(climbed, 1.0, (0.6,)), Rung(given, 1.0, (0.5,))), 1.0, given.loss)
     made, found = task(), Entrant("#0", "neg(mul(y, log(p)))").follow(configuration.search)
     with Store(tmp_path, write=True) as store:

@@ -52,7 +52,7 @@ def test_step_sizes_are_the_cause_of_cross_entropy_times_a_growing_factor():
     assert found.cause.share == pytest.approx(1, abs=0.01)
     assert found.recommendation is not None
     assert found.recommendation.origin == "standard"
-    assert "All of the gain is the size of the steps" in " ".join(found.describe())
+    assert "The whole gain comes from the size of the steps" in " ".join(found.describe())
 
 
 def test_confidence_weights_are_the_cause_of_focal_loss():
@@ -68,7 +68,7 @@ def test_none_of_these_is_the_cause_of_an_asymmetric_loss():
     assert found.to_dict()["cause"] == NONE
     assert found.causes[-1].name == NONE
     assert found.causes[-1].share == pytest.approx(1, abs=0.3)
-    assert "none of these" in " ".join(found.describe())
+    assert "None of these explains" in " ".join(found.describe())
     # A stored plan and the recorded trainings make the same explanation again.
     again = read_explanation(Plan.from_dict(plan.to_dict()), 0, record.outcomes)
     assert again is not None
@@ -108,7 +108,7 @@ def test_too_few_seeds_make_a_cause_likely_only():
     assert found.is_gain
     assert found.cause is None
     assert found.likely_cause is not None
-    assert any(said.startswith("Perhaps it is the step sizes") for said in found.describe())
+    assert any(said.startswith("The cause may be the step sizes") for said in found.describe())
 
 
 def test_a_control_without_a_score_has_no_share():
@@ -117,7 +117,7 @@ def test_a_control_without_a_score_has_no_share():
     found = Explanation(loss, standard, [(broken, row("steps", 0.8, None, 0.8))], "test")
     assert found.causes[0].share is None
     assert found.cause is None
-    assert "No cause can be told. ce with the steps of #1 has no score." in list(found.describe())
+    assert "No cause was identified. ce with the steps of #1 has no score." in list(found.describe())
 
 
 def test_the_interval_of_a_share_holds_what_a_paired_test_does_not_reject():

@@ -65,15 +65,15 @@ def test_the_reason_compares_with_the_strongest_of_the_others_not_with_the_stand
     found = recommend(rows, 7, LADDER, "baseline/ce")
     assert found is not None
     assert (found.name, found.origin) == ("#2 shelf/balanced_ce", "shelf")
-    assert "#2 shelf/balanced_ce (lr × 3) is ahead of ce (tuned threshold) by +0.0" in found.reason
+    assert "it is ahead of ce (tuned threshold) by +0.0" in found.reason
     assert "8 training seeds" in found.reason
-    assert found.describe().startswith("#2 shelf/balanced_ce (shelf), learning rate × 3. ")
+    assert found.describe().startswith("#2 shelf/balanced_ce, 3 × the learning rate (a known loss). ")
     # What is ahead of the plainest way by less than the noise is named, too.
     rows = [Row(TUNED, noisy(0.86, 1)), Row(replace(shelf, step_rule="one_norm"), noisy(0.8601, 3))]
     level = recommend(rows, None, LADDER, "baseline/ce")
     assert level is not None
     assert (level.origin, level.reason.endswith("That may be chance.")) == ("standard", True)
-    assert "#2 shelf/balanced_ce (lr × 3) is ahead of ce (one norm) by" in level.reason
+    assert "#2 shelf/balanced_ce (lr × 3) is ahead of it by" in level.reason
 
 
 def test_nothing_is_said_of_a_way_that_scores_the_same():
@@ -166,7 +166,7 @@ def test_the_threshold_that_was_tuned_is_handed_over():
     found = recommend([row(GIVEN, 0.7), Row(decided, outcomes)], None, LADDER, "baseline/ce")
     assert found is not None
     assert found.recipe["threshold"] == 0.15
-    assert "threshold 0.15" in found.describe()
+    assert "tuned threshold, which is 0.15" in found.describe()
     before = Ladder((Rung(decided, 1.0, (0.9,), 0.2),), 1.0, "baseline/ce")
     first = recommend([], None, before, "baseline/ce")
     assert first is not None

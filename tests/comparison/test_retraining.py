@@ -88,7 +88,7 @@ def test_the_best_loss_and_the_baselines_are_trained_on_the_same_seeds(run, done
     best = open_run(run).best
     assert {(row.entrant.label, row.entrant.loss) for row in done.rows} == {
         (f"#{best.id}", best.formula),
-        ("baseline/ce", "baseline/ce"),
+        ("cross entropy", "baseline/ce"),
     }
     assert len(set(done.seeds)) == 2
     assert all(len(row.outcomes) == 2 for row in done.rows)
@@ -127,7 +127,7 @@ def test_each_loss_is_retrained_at_the_learning_rate_that_it_was_compared_at(com
     best, task = open_run(compared).best, small_task()
     found = retrain(compared, task=task, out=tmp_path / "out", training_seeds=1, against=["ce", "dice"])
     rates = {row.entrant.label: row.entrant.learning_rate for row in found.rows}
-    assert rates == {f"#{best.id} (lr × 0.3)": 0.3, "baseline/ce (lr × 3)": 3.0, "baseline/dice": 1.0}
+    assert rates == {f"#{best.id} (lr × 0.3)": 0.3, "baseline/ce (lr × 3)": 3.0, "Dice": 1.0}
     for row in found.rows:
         criterion = autoloss.bind(autoloss.zoo.resolve(row.entrant.loss, task.branches)[1], task.branches)
         rate = row.entrant.learning_rate
@@ -166,7 +166,7 @@ def test_a_loss_that_the_run_did_not_compare_is_named_beside_those_that_it_did(c
     retrain(compared, task=small_task(), out=tmp_path / "a", training_seeds=1, against=["ce"], say=said.append)
     assert not [text for text in said if "not known" in text]
     retrain(compared, task=small_task(), out=tmp_path / "b", training_seeds=1, against=["dice"], say=said.append)
-    assert [text for text in said if text.startswith("The best learning rate of baseline/dice is not known")]
+    assert [text for text in said if text.startswith("The best learning rate of Dice is not known")]
 
 
 def test_factors_that_differ_in_the_sign_of_their_exponent_have_their_own_folders(run, tmp_path):
@@ -180,7 +180,10 @@ def test_all_losses_are_retrained_at_the_learning_rate_that_is_asked_for(compare
     same = retrain(compared, task=small_task(), out=tmp_path / "a", training_seeds=2, against=["ce"], learning_rate=1.0)
     assert same.rows == done.rows
     twice = retrain(compared, task=small_task(), out=tmp_path / "b", training_seeds=1, against=["ce"], learning_rate=2)
-    assert {row.entrant.label for row in twice.rows} == {f"#{best.id} (lr × 2)", "baseline/ce (lr × 2)"}
+    assert {row.entrant.label for row in twice.rows} == {
+        f"#{best.id} (2 × the learning rate)",
+        "cross entropy (2 × the learning rate)",
+    }
     assert twice.to_dict()["rows"][0]["learning_rate"] == 2
 
 
@@ -191,7 +194,10 @@ def test_a_loss_that_was_not_compared_is_retrained_at_the_learning_rate_of_the_s
     )
     again = retrain(tmp_path / "run", task=small_task(), training_seeds=1, against=["ce"])
     rates = {row.entrant.label: row.entrant.learning_rate for row in again.rows}
-    assert rates == {f"#{found.best.id} (lr × 0.5)": 0.5, "baseline/ce (lr × 0.5)": 0.5}
+    assert rates == {
+        f"#{found.best.id} (0.5 × the learning rate)": 0.5,
+        "cross entropy (0.5 × the learning rate)": 0.5,
+    }
 
 
 def test_the_threads_of_the_process_change_no_training(run, done, tmp_path):
@@ -282,7 +288,7 @@ def test_a_folder_has_one_owner(run, done):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"individual": 999}, "no loss #999 with an outcome"),
+        ({"individual": 999}, "no finished loss #999"),
         ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
         ({"split": "tset"}, "Did you mean 'test'"),
         ({"training_seeds": 0}, "expected at least 1"),

@@ -543,7 +543,7 @@ def test_own_operators_go_along_with_their_source(tmp_path):
 
 def test_what_cannot_be_taken_home_is_refused():
     own = build(Operator("double", 1, lambda x: 2 * x, "2{0}"), leaf("p"))
-    with pytest.raises(RequestError, match=r"'double' is your own.*no function written with def"):
+    with pytest.raises(RequestError, match=r"Your operator 'double' cannot.*not a function defined by def"):
         exported(own, ActivatedBranch())
     named_otherwise = build(Operator("shadow", 1, upcast), leaf("p"))
     with pytest.raises(RequestError, match=r"'upcast' of your operator 'shadow'.*another one"):

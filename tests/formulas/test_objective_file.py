@@ -107,9 +107,9 @@ def test_a_file_imports_numpy_alone_and_is_formatted(library, formula, activatio
     ("formula", "form", "message"),
     [
         ("-y * log(p) / mean_nhw(y)", BranchForm(), "holds mean_nhw, which mixes rows"),
-        ("-y * log(p)", BranchForm(encoding="edge"), "needs rows with one target"),
-        ("-y * log(p)", BranchForm(activation="sigmoid", pairs=PairForm()), "needs rows with one target"),
-        ("1 - i / u", BranchForm(leaves=("i", "u", "e"), from_prediction=False), "needs rows with one target"),
+        ("-y * log(p)", BranchForm(encoding="edge"), "needs plain rows"),
+        ("-y * log(p)", BranchForm(activation="sigmoid", pairs=PairForm()), "needs plain rows"),
+        ("1 - i / u", BranchForm(leaves=("i", "u", "e"), from_prediction=False), "needs plain rows"),
     ],
 )
 def test_losses_that_are_of_no_rows_are_refused(formula, form, message):

@@ -321,7 +321,7 @@ def test_what_cannot_run_is_refused_before_it_runs():
     with pytest.raises(RequestError, match="need to be the same"):
         CompiledEngine(branch, Reference((first, wide), reference.initial, reference.best), SETTINGS)
     broken = Sample(first.prediction * np.nan, first.context)
-    with pytest.raises(RequestError, match="Sample 1 holds a prediction that is not finite"):
+    with pytest.raises(RequestError, match="Sample 1 has a prediction that is not finite"):
         CompiledEngine(branch, Reference((first, broken), reference.initial, reference.best), SETTINGS)
 
 

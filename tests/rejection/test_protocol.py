@@ -199,7 +199,7 @@ def test_measuring_says_where_samples_start_and_what_they_can_reach():
     [
         (lambda p, y: math.nan, "not finite"),
         (lambda p, y: math.inf, "not finite"),
-        (lambda p, y: 0.7, "No sample can gain anything"),
+        (lambda p, y: 0.7, "No sample can improve"),
         (lambda p, y: -mean_iou(p, y), "higher is better"),
     ],
 )

@@ -91,9 +91,9 @@ def test_the_ladder_and_the_recommendation_stand_beside_the_verdict(tmp_path):
     with Store(directory, write=True) as store:
         store.change_setting("ladder", ladder.to_dict())
     text = words(text_of(directory))
-    assert "Recommended: baseline/ce (standard)" in text
+    assert "Recommended: cross entropy, steps of one norm (the standard loss)" in text
     part = text[text.index("What an expert would try first") : text.index("What the loss does")]
-    assert "its gradient scaled to norm 1 in every step, at the recipe's learning rate: 0.8500" in part
+    assert "one_norm: 0.8500" in part
     assert part.index("one_norm") < part.index("recipe 0.7000 at 1/8")
     assert "<i>" not in text_of(directory)
 
@@ -287,7 +287,7 @@ def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_p
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="has no pictures"):
         write_report(directory, scenes=True)
-    with pytest.raises(RequestError, match="no scenes"):
+    with pytest.raises(RequestError, match="omit the scenes"):
         write_report(begin(tmp_path / "empty"), scenes=True)
 
 
@@ -454,7 +454,7 @@ def test_one_noisy_score_makes_no_winner(tmp_path):
     lost = words(text_of(compared(searched(tmp_path / "lost"), found=(0.6, 0.61, 0.62), standard=(0.7, 0.72, 0.71))))
     assert "winner" not in lost
     assert "#1 best found" in lost
-    assert "Use baseline/ce at the recipe's learning rate" in lost
+    assert "Use baseline/ce: on the test split it has" in lost
     assert "Export it" not in lost
 
 

@@ -234,4 +234,4 @@ def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():
     assert "over 0.693 in the middle" in plain.charts[0].description
     assert "over 1.73 in the middle" in scaled.charts[0].description
     assert "over -5 in the middle" in scaled.charts[1].description
-    assert "#1 is drawn at its factor, 2.50." in scaled.notes
+    assert "#1 is drawn with its factor, 2.50." in scaled.notes

@@ -199,7 +199,7 @@ LOST = ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71))
 def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_path, capsys):
     printed = concluded(judged(tmp_path, *LOST, learning_rate=3.0), capsys)
     assert "\nNo: #1 does not beat the best baseline; it is significantly worse.\n" in printed
-    assert "Use baseline/ce at 3 × the recipe's learning rate: on the test split it has 0.7100 ± 0.0248." in printed
+    assert "Use baseline/ce (lr × 3): on the test split it has 0.7100 ± 0.0248." in printed
     assert "A longer search may find a better loss: autoloss resume " in printed
     assert re.search(r"Export the best loss found, #1: autoloss export \S+ 1 --out my_loss.py", printed)
     assert "inner" not in printed
@@ -210,7 +210,7 @@ def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
     directory = judged(tmp_path, (0.9, 0.91, 0.92), (0.7, 0.72, 0.71))
     printed = concluded(directory, capsys)
     assert "\nYes: #1 beats the best baseline.\n" in printed
-    assert "Train with #1 at the recipe's learning rate.\nExport it: autoloss export " in printed
+    assert "Train with #1.\nExport it: autoloss export " in printed
     exported = export_loss(directory, None, "python")
     assert "beats the best baseline" in exported
 
@@ -248,7 +248,7 @@ def test_a_loss_that_is_the_best_baseline_up_to_a_factor_is_not_ahead_of_it(name
     if repeats:
         assert found.headline.startswith("No: #1 (cross entropy × 2)")
         assert found.tone == "bad"
-        assert "Use baseline/ce at the recipe's learning rate" in advice
+        assert "Use baseline/ce: on the test split" in advice
         assert "--seeds" not in advice
     else:
         assert found.headline.startswith("Perhaps: #1 (cross entropy × 2) is ahead")
@@ -351,7 +351,9 @@ def test_the_exported_file_says_all_that_a_training_elsewhere_needs(tmp_path):
     entrant = Entrant("#1 (one norm)", POOLED, learning_rate=3.0, step_rule="one_norm", tuned_threshold=True)
     recipe = Recipe(epochs=4, batch_size=16, learning_rate=0.1, schedule="steps", warmup_share=0.1)
     with Store(directory, write=True) as store:
-        store.replace_settings(replace(store.settings(), recipe=json.loads(json.dumps(dict(recipe.as_values())))))
+        store.write_settings(
+            replace(store.settings(), recipe=json.loads(json.dumps(dict(recipe.as_values())))), replace=True
+        )
         store.change_setting("comparison", Comparison(2, [asdict(entrant)]))
         for seed in training_seeds(0, COMPARISON, 2):
             job = entrant.job(seed, "test")
@@ -380,8 +382,8 @@ def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_comma
     _conclude(open_run(directory), as_json=False)
     printed = capsys.readouterr().out
     advice = printed[printed.index("Recommended:") :]
-    assert advice.startswith("Recommended: #1 shelf/pooled (shelf)")
-    assert "is ahead of baseline/ce by" in " ".join(advice.split())
+    assert advice.startswith("Recommended: #1 shelf/pooled (a known loss)")
+    assert "it is ahead of baseline/ce by" in " ".join(advice.split())
     assert "\nIts formula: max_pool(mean_c(p) - y * log(p))\n" in advice
     assert re.search(r"Use: autoloss export \S+ 1 --out my_loss.py", advice)
     assert POOLED not in advice
@@ -389,7 +391,7 @@ def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_comma
     assert "best loss found, #1" not in printed
     assert summarize(open_run(directory)).to_dict()["recommendation"]["name"] == "#1 shelf/pooled"
     text = words(page(gather_contents(Reader(directory))))
-    assert "Recommended: #1 shelf/pooled (shelf)" in text
+    assert "Recommended: #1 shelf/pooled (a known loss)" in text
     assert "Its formula: max_pool(" in text
     assert "#1 shelf/pooled (lr × 1) best known" in text
     assert "best found" not in text

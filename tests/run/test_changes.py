@@ -27,7 +27,7 @@ from autoloss.workers.leases import build
 from .quick import SETTINGS
 
 QUICK = {**SETTINGS, "rejection.engine": "reference", "rejection.threshold": 0.01, "final.confirm": 0}
-EXPECTED = "The task is not the one that the run began with: "
+EXPECTED = "The task has changed since the run began: "
 
 
 def hits(prediction: Tensor, target: Tensor) -> float:
@@ -89,12 +89,12 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"metric": hits_of_first}, "the untrained network has a score of 0."),
-        ({"data": 1}, "the data or the network of the branch main give other samples"),
-        ({"width": 9}, "the data or the network of the branch main give other samples"),
-        ({"valid": 1}, "the untrained network has a score of 0."),
-        ({"standard": "baseline/dice"}, "its standard loss is baseline/dice and was baseline/ce"),
-        ({"epochs": 4}, "its recipe has epochs 4 and had 3"),
+        ({"metric": hits_of_first}, "the untrained network scores 0."),
+        ({"data": 1}, "the samples of the branch main differ: its data or network changed"),
+        ({"width": 9}, "the samples of the branch main differ: its data or network changed"),
+        ({"valid": 1}, "the untrained network scores 0."),
+        ({"standard": "baseline/dice"}, "its standard loss is baseline/dice instead of baseline/ce"),
+        ({"epochs": 4}, "its recipe has epochs 4 instead of 3"),
     ],
 )
 def test_another_task_is_named(run: Path, changed, expected):
@@ -105,7 +105,7 @@ def test_another_task_is_named(run: Path, changed, expected):
 
 def test_a_network_with_another_number_of_outputs_is_refused(run: Path):
     with pytest.raises(
-        autoloss.errors.RequestError, match=r"its branch main has 4 outputs and had 3.*Restore the task"
+        autoloss.errors.RequestError, match=r"the branch main has 4 outputs instead of 3.*Restore the task"
     ):
         resume(run, make(classes=4))
 

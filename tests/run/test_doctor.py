@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "metric() takes 1 positional argument but 2 were given",
         "(prediction, target)",
     ),
-    "a metric that is a number": ("metric = 0.5", "is a float", "a function (prediction, target)"),
+    "a metric that is a number": ("metric = 0.5", "metric is 0.5", "a function (prediction, target)"),
     "further metrics as a list": ("options = {'also': [metric]}", "also is [<function metric", "expected a dictionary"),
     "float class targets": (
         "train, valid = (train[0], train[1].float()), (valid[0], valid[1].float())",
@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         ".float()",
     ),
     "a class instead of a network": ("network = nn.Linear", "network cannot be built", "without arguments"),
-    "a network that is a number": ("network = 3", "is an int", "torch.nn.Module"),
+    "a network that is a number": ("network = 3", "is an int", "nn.Module"),
     "a network that returns a dictionary": (
         "class Net(nn.Linear):\n    def forward(self, x):\n        return {'a': super().forward(x), 'b': x}\n"
         "def network():\n    return Net(4, 3)",
@@ -168,6 +168,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "Did you mean 'baseline/ce'",
     ),
     "a learning rate as text": ("recipe = Recipe(learning_rate='fast')", "recipe.learning_rate is 'fast'", "a number"),
+    "a learning rate as torch calls it": (
+        "recipe = Recipe(lr=0.1)",
+        "no option named 'recipe.lr'",
+        "Did you mean 'recipe.learning_rate'?",
+    ),
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
     "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is {'epochs': 3}", "an autoloss.Recipe"),
     "rows as text": (
@@ -284,6 +289,13 @@ def test_a_mistake_of_the_request_is_named(command, mistake, elsewhere, capsys):
     assert "torch" not in said
 
 
+def test_a_file_without_a_task_is_told_what_to_write(elsewhere, capsys):
+    (elsewhere / "task.py").write_text("epochs = 3\n")
+    assert "task.py defines no task. Define one, and name it as in task.py:task." in screen(
+        capsys, "check", "task.py:task"
+    )
+
+
 def test_more_than_forty_mistakes_are_known():
     assert len(REFUSED) + len(WARNED) + len(REQUESTED) > 40
 
@@ -318,7 +330,7 @@ def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):
             main(["check", "task.py:task", "--no-rates", *QUICK])
         said = capsys.readouterr().out
         assert "Check:" not in said
-        assert "ξ₀: metric of an untrained network" in said
+        assert "the metric is ξ₀ = " in said
 
 
 def test_check_says_what_a_search_does_by_itself_at_another_rate(elsewhere, capsys):
@@ -328,9 +340,9 @@ def test_check_says_what_a_search_does_by_itself_at_another_rate(elsewhere, caps
     with pytest.raises(SystemExit):
         main(["check", "task.py:task", "--rates", *QUICK])
     said = capsys.readouterr().out
-    assert "ways to train with the standard loss were tried; a search does the same first:" in said
+    assert "ways to train with the standard loss were tried, as a search does first:" in said
     assert "Best with the standard loss: " in said
-    assert "× the recipe's learning rate" in said or "Adam's usual rate" in said
+    assert "× the learning rate" in said or "Adam's usual rate" in said
     # Such a setting would switch off what a search does by itself.
     assert "search.learning_rate" not in said
 

@@ -102,8 +102,8 @@ def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_
     assert found.best.confirmed == finalists[0] == max(finalists)
     assert found.best.fresh_seeds == 3
     labels = {row.entrant.label for row in found.comparison}
-    assert "baseline/ce" in labels
-    assert any(label.startswith("baseline/dice") for label in labels)
+    assert "cross entropy" in labels
+    assert any(label.startswith("Dice") for label in labels)
     assert sum(not row.entrant.baseline for row in found.comparison) == 2
 
 
@@ -177,14 +177,22 @@ def test_baselines_of_tables_are_those_of_rows():
         (
             [],
             [
-                "ce + l1 + ce + l1",
-                "ce + l1 + ce + iou",
-                "ce + l1 + ce + giou",
-                "ce + l1 + cse_auto_a_cls + cse_auto_a_reg",
+                "cross entropy + smooth L1 + cross entropy + smooth L1",
+                "cross entropy + smooth L1 + cross entropy + IoU loss",
+                "cross entropy + smooth L1 + cross entropy + GIoU loss",
+                "cross entropy + smooth L1 + CSE-AutoLoss-A of classes + CSE-AutoLoss-A of boxes",
             ],
         ),
-        (["rpn"], ["ce + l1", "ce + iou", "ce + giou", "cse_auto_a_cls + cse_auto_a_reg"]),
-        (["rpn", "rcnn_cls"], ["baseline/l1", "baseline/iou", "baseline/giou"]),
+        (
+            ["rpn"],
+            [
+                "cross entropy + smooth L1",
+                "cross entropy + IoU loss",
+                "cross entropy + GIoU loss",
+                "CSE-AutoLoss-A of classes + CSE-AutoLoss-A of boxes",
+            ],
+        ),
+        (["rpn", "rcnn_cls"], ["smooth L1", "IoU loss", "GIoU loss"]),
     ],
 )
 def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
@@ -213,12 +221,12 @@ def test_score_and_the_command_of_show_train_at_the_learning_rate_of_the_search(
     at_half = {"search.learning_rate": 0.5}
     (row,) = score("tabular", [best.formula], options=table, settings=at_half, seed=2, workers=0)
     assert row.scores == (best.score,)
-    assert row.entrant.label.endswith(" (lr × 0.5)")
+    assert row.entrant.label.endswith(" (0.5 × the learning rate)")
     assert " --set search.learning_rate=0.5 --seed 2" in training_command(found, best.formula)
 
 
 def test_score_refuses_a_learning_rate_that_the_task_does_not_follow():
-    with pytest.raises(RequestError, match=r"search\.learning_rate is 3, and the task quick trains at 1 only"):
+    with pytest.raises(RequestError, match=r"search\.learning_rate is 3, and the task quick does not support that"):
         score(QuickTask(), ["baseline/ce"], settings={"search.learning_rate": 3.0}, workers=0)
 
 
@@ -243,9 +251,9 @@ def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path, monkeyp
     rows = score("digits-det", [names, mixed, "four.txt"], options=small, settings=settings, workers=0)
     assert not [row.entrant.loss for row in rows if "four.txt" in row.entrant.loss]
     assert {row.entrant.label: (row.entrant.baseline, row.failed) for row in rows} == {
-        f"{names} (lr × 0.001)": (True, 0),
-        f"{mixed} (lr × 0.001)": (False, 0),
-        "four.txt (lr × 0.001)": (False, 0),
+        "cross entropy + smooth L1 + cross entropy + GIoU loss (0.001 × the learning rate)": (True, 0),
+        f"{mixed} (0.001 × the learning rate)": (False, 0),
+        "four.txt (0.001 × the learning rate)": (False, 0),
     }
 
 
@@ -267,7 +275,7 @@ def test_a_search_ends_with_its_best_loss_beside_the_baselines_on_eight_seeds(tm
 
 def test_a_run_is_never_overwritten(run_directory):
     with pytest.raises(
-        RequestError, match=f"already holds a run. Go on with it: autoloss resume {run_directory}"
+        RequestError, match=f"already contains a run. Resume it: autoloss resume {run_directory}"
     ) as refused:
         autoloss.search(QuickTask(), evaluations=5, workers=0, directory=run_directory)
     # One text, and the argument beside it.
@@ -278,7 +286,7 @@ def test_a_run_is_never_overwritten(run_directory):
 def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):
     settings = {**SETTINGS, "rejection.unit": "absolute", "rejection.threshold": 1.5}
     with pytest.raises(
-        RequestError, match=r"g can be 1\.00 at most \(absolute\), and η is 1\.5.*rejection\.unit=relative"
+        RequestError, match=r"g is at most 1\.00 \(absolute\), below η = 1\.5.*rejection\.unit=relative"
     ):
         autoloss.search(QuickTask(), evaluations=5, workers=0, directory=tmp_path / "run", settings=settings)
     assert not (tmp_path / "run" / "run.sqlite").exists()
@@ -350,7 +358,7 @@ def test_where_nothing_learned_nothing_is_confirmed_and_no_loss_gets_a_star(tmp_
 
 
 def test_a_budget_cannot_shrink(run_directory):
-    with pytest.raises(RequestError, match="budget is 15 trainings; 4 is less"):
+    with pytest.raises(RequestError, match="budget is 15 trainings, and 4 is less"):
         autoloss.resume(run_directory, QuickTask(), evaluations=4, workers=0)
 
 
@@ -642,7 +650,7 @@ def test_workers_that_will_never_train_are_told_of():
     whole = Configuration().changed({"evolution.lag": 4})
     assert describe_idle_workers(4, whole) == []
     (told,) = describe_idle_workers(8, whole)
-    assert told.startswith("With evolution.lag=4, some of the 8 workers will often only test losses")
+    assert told.startswith("With evolution.lag=4, some of the 8 workers will often wait")
     assert "Set evolution.lag=16 to keep" in told
     # A whole training holds up the short ones after it.
     short = whole.changed({"search.rungs": (0.125, 1.0)})
@@ -684,7 +692,7 @@ def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_best_two_on_all
     # This task has no learning rate, so the scale is tuned; the labels of losses and of baselines say so alike.
     for row in found.comparison:
         if row.entrant.number is not None:
-            expected = "" if row.entrant.scale == 1 else f" (scale × {row.entrant.scale:g})"
+            expected = "" if row.entrant.scale == 1 else f" ({row.entrant.scale:g} × the loss)"
             assert row.entrant.label == f"#{row.entrant.number}{expected}"
 
 
@@ -697,7 +705,7 @@ def test_a_comparison_with_fewer_seeds_does_not_replace_the_verdict(own_copy):
     found = open_run(own_copy)
     assert found.judgement == before
     assert len(found.judgement.found.scores) == 5
-    assert "judged by its comparison over 5 training seeds" in said[-1]
+    assert "that of the comparison over 5 training seeds" in said[-1]
     assert "(test split, 5 training seeds)" in export_loss(own_copy, None, "json")
     assert "5 training seeds" in " ".join(summarize(found).verdict.text)
 

@@ -200,13 +200,14 @@ class TestAdapting:
         found, said = adapt(QuickTask())
         assert found.search.rungs == (1.0,)
         assert said == [
-            "The task quick cannot be cut short (it declares `shortens = False`). Every candidate is trained whole."
+            "The task quick cannot be cut short (it declares `shortens = False`). Every candidate is trained for the whole "
+            "schedule."
         ]
 
     @pytest.mark.parametrize(
         ("standard", "obstacle"),
         [
-            ({}, "the task names no standard loss for the branch main, whose scale they could be brought to"),
+            ({}, "the task has no standard loss for the branch main"),
             ({"main": "p - p + y"}, "the gradient of the standard loss of the branch main is zero or not finite"),
             (
                 {"main": "exp(exp(exp(exp(exp(exp(y + p))))))"},
@@ -217,21 +218,21 @@ class TestAdapting:
     def test_a_standard_loss_that_gives_no_scale(self, standard, obstacle):
         found, said = adapt(Standard(standard))
         assert not found.search.scale
-        assert said[0].startswith("Losses are trained at the scale that they are drawn with: ")
+        assert said[0].startswith("Losses are not scaled to the gradient of the standard loss: ")
         assert obstacle in said[0]
 
     @pytest.mark.parametrize(
         ("epochs", "rungs", "end"),
         [
             (40, (0.16, 1.0), "Candidates are trained at a share of 0.16 first."),
-            (3, (1.0,), "Every candidate is trained whole."),
+            (3, (1.0,), "Every candidate is trained for the whole schedule."),
         ],
     )
     def test_too_few_steps(self, epochs, rungs, end):
         found, said = adapt(rows(epochs))
         assert found.search.rungs == rungs
         steps = 5 * epochs
-        assert said == [f"A training of accuracy has {steps} steps; a share of 0.125 is fewer than 32. {end}"]
+        assert said == [f"A training of accuracy has {steps} steps; a share of 0.125 has fewer than 32. {end}"]
 
     def test_whole_trainings_keep_their_part_of_the_budget(self):
         assert adapt(Shortening(least=0.4), **{"search.promote": 0.08})[0].search.promote == pytest.approx(0.08 * 4)
@@ -245,7 +246,7 @@ class TestAdapting:
     def test_a_share_above_half_is_no_short_training(self):
         found, said = adapt(Shortening(least=0.4), **{"search.rungs": (0.3, 1.0)})
         assert found.search.rungs == (1.0,)
-        assert said[-1].endswith("Every candidate is trained whole.")
+        assert said[-1].endswith("Every candidate is trained for the whole schedule.")
 
     def test_rungs_between_are_kept_where_they_are_large_enough(self):
         assert adapt(Shortening(least=0.2), **{"search.rungs": (0.1, 0.3, 1.0)})[0].search.rungs == (0.2, 0.3, 1.0)
@@ -263,7 +264,9 @@ class TestAdapting:
         found, said = adapt(Shortening(untrained=5.0))
         assert found.search.rungs == (1.0,)
         assert "The standard loss learns nothing at a share of 0.5 of the schedule: the metric is" in said[0]
-        assert said[0].endswith("the untrained network scores 5.0000. Every candidate is trained whole.")
+        assert said[0].endswith(
+            "the untrained network scores 5.0000. Every candidate is trained for the whole schedule."
+        )
         # Said before the search, not found out after it.
         assert "The standard loss learns nothing in a whole training" in said[1]
         assert "autoloss tune" in said[1]
@@ -284,14 +287,14 @@ class TestAdapting:
 
     def test_a_learning_rate_that_the_task_does_not_follow(self):
         request = make_request(QuickTask(), Configuration().changed({"search.learning_rate": 2.0}))
-        with pytest.raises(RequestError, match=r"search.learning_rate is 2, and the task quick trains at 1 only"):
+        with pytest.raises(RequestError, match=r"search.learning_rate is 2, and the task quick does not support that"):
             prepare(request, samples=False)
         prepare(replace(request, task=rows(40)), samples=False)
 
     def test_a_budget_that_is_smaller_than_the_first_draws(self):
         short = Configuration().changed({"evaluations": 2, "search.rungs": (0.125, 1.0)})
         (text,) = describe_budget(short)
-        assert text.startswith("The budget holds 16 candidates, and the first 20 are drawn from nothing")
+        assert text.startswith("The budget covers 16 candidates, and the first 20 are random")
         assert "this is a random search" in text
         assert describe_budget(short.changed({"evaluations": 3})) == []
 

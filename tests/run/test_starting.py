@@ -77,9 +77,12 @@ class TestStart:
 
     def test_one_that_does_not_pass_is_named_with_its_g_and_its_place_is_drawn(self, run):
         found, said = run
-        passed, rejected = (text for text in said if "tart from" in text or "tarts from" in text)
-        assert "baseline/ce (g " in passed
-        assert rejected.startswith(f"Does not start from {INVERTED}: too little gain (g -") or "g 0.000" in rejected
+        passed, rejected = (text for text in said if "tarts from" in text or "replaces" in text)
+        assert passed == "Starts from 2 known losses: cross entropy, -log(p) * y."
+        assert (
+            rejected.startswith(f"A random tree replaces the known loss {INVERTED}: too little gain (g -")
+            or "g 0.000" in rejected
+        )
         second = found.history[1].candidate
         assert second.kinds == {"main": "fresh"}
         assert second.attempts["main"] > 0
@@ -115,11 +118,14 @@ def test_names_and_formulas_stand_with_commas_between(tmp_path):
     ("start", "message"),
     [
         ("baseline/ce,-y * lgo(p)", "lgo"),
-        ("baseline/ce,-y * log(p)", "-y \\* log\\(p\\) is the loss baseline/ce once more"),
-        (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the loss baseline/ce once more"),
+        ("baseline/ce,-y * log(p)", "-y \\* log\\(p\\) is the same loss as baseline/ce"),
+        (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the same loss as baseline/ce"),
         ("baseline/dice", "baseline/dice is written by hand; a search can start from formulas only"),
         ("baseline/cee", "no loss named 'baseline/cee'"),
-        (["p - y", "y - p", "p * y", "p / y", "y / p", "p + y"], "starts from 6 losses, but evolution.initial is 5"),
+        (
+            ["p - y", "y - p", "p * y", "p / y", "y / p", "p + y"],
+            "6 losses to start from are more than evolution.initial = 5",
+        ),
     ],
 )
 def test_what_no_search_can_start_from_is_refused(start, message, tmp_path):
@@ -155,7 +161,8 @@ class TestWarmStart:
         assert set(formulas) == {str(autoloss.parse(formula)) for formula in fit}
         assert formulas[0] == CE
         passed = next(text for text in said if text.startswith("Starts from "))
-        assert passed.count("(g ") + sum(text.startswith("Does not start from ") for text in said) == len(formulas)
+        rejected = sum(text.startswith("A random tree replaces the known loss ") for text in said)
+        assert passed.count(", ") + 1 + rejected == len(formulas)
         assert not any("left out" in text for text in said)
 
     def test_a_run_gives_the_best_of_each_size_and_the_highest_scores(self, earlier, tmp_path):
@@ -210,7 +217,7 @@ class TestWarmStart:
 
     def test_formulas_that_were_given_and_find_no_room_remain_a_mistake(self, tmp_path):
         start = ["zoo", "p - y", "y - p", "p * y", "p / y", "y / p", "p + y"]
-        with pytest.raises(RequestError, match=r"starts from 6 losses, but evolution\.initial is 5"):
+        with pytest.raises(RequestError, match=r"6 losses to start from are more than evolution\.initial = 5"):
             searched(tmp_path / "run", start=start)
 
 

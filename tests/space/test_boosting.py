@@ -214,7 +214,7 @@ def test_a_booster_that_cannot_be_finished_is_refused():
         {"objective": objective, "verbose": -1, "num_threads": 1}, lightgbm.Dataset(INPUTS, LABELS), 2
     )
     finished = objective.finish(booster)
-    with pytest.raises(RequestError, match="was finished before"):
+    with pytest.raises(RequestError, match="is finished already"):
         objective.finish(finished)
 
 

@@ -70,7 +70,7 @@ def test_operators_that_are_off_are_not_drawn():
 def test_what_is_left_must_make_a_loss():
     with pytest.raises(RequestError, match=r"no operator named 'maxpool'. Did you mean 'max_pool'"):
         select_operators(OPERATORS, ["maxpool"], ROLES)
-    with pytest.raises(RequestError, match="All operators are switched off"):
+    with pytest.raises(RequestError, match="All operators are excluded"):
         select_operators(OPERATORS, list(OPERATORS), ROLES)
     with pytest.raises(RequestError, match="no operator of two operands is left"):
         select_operators(OPERATORS, ["add", "mul"], ROLES)

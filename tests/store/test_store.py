@@ -388,7 +388,7 @@ def test_a_lock_of_another_program_is_told_once_and_waited_for(lock, tmp_path, m
         other.close()
     assert len(rests) == 2
     assert len(said) == 2
-    assert "is locked. Another program has it locked" in said[0]
+    assert "is locked. Another program has locked it" in said[0]
     assert "the run waits and loses nothing" in said[0]
     assert said[1] == "It is no longer locked; the run goes on."
 
@@ -400,7 +400,7 @@ def test_a_file_that_stays_locked_is_refused_in_words(tmp_path, monkeypatch):
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
     for write in (True, False):
-        with pytest.raises(StoreError, match=r"Another program has it locked.*try again"):
+        with pytest.raises(StoreError, match=r"Another program has locked it.*try again"):
             Store(tmp_path, write=write)
     other.close()
 

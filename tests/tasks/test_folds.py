@@ -105,7 +105,7 @@ def test_without_validation_data_a_number_of_folds_is_chosen_by_the_number_of_ex
     held = len(made._splits["proxy"][0]["valid"])
     assert (made.folds, held) == (folds, math.ceil(count / folds))
     assert made.choices()[1].startswith(
-        f"No validation data given: {held} of the {count} train examples are held out, in {folds} ways"
+        f"No validation data given: each training holds out {held} of the {count} train examples, one of {folds} folds"
     )
     assert "(folds;" not in "".join(task(train, folds=3).choices())
 

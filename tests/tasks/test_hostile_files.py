@@ -74,9 +74,9 @@ def lying(offsets: tuple[int, int], shape: list[int]) -> Callable[[Path], None]:
 
 
 FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "a program": ("w.pt", bomb, "more than tensors, which could run code"),
-    "a program in a bare pickle": ("w.pt", bare_bomb, "more than tensors, which could run code"),
-    "a whole network": ("w.pt", network, "a whole pickled network is not loaded"),
+    "a program": ("w.pt", bomb, "contains code, such as a pickled network"),
+    "a program in a bare pickle": ("w.pt", bare_bomb, "contains code, such as a pickled network"),
+    "a whole network": ("w.pt", network, "contains code, such as a pickled network"),
     "cut": ("w.pt", cut, "cannot be read"),
     "a flipped bit": ("w.pt", flipped, "cannot be read"),
     "another archive": ("w.pt", other_archive, "cannot be read"),

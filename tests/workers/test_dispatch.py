@@ -81,13 +81,12 @@ def test_workers_that_never_start_are_given_up():
 
 def test_samples_that_no_longer_serve_are_told_without_a_traceback():
     def refuse(job):
-        raise RequestError("No sample can gain anything.")
+        raise RequestError("No sample can improve.")
 
     with InlineWorkers(refuse) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         with pytest.raises(RunError) as failed:
             list(run_jobs([RejectionBatch(0, "main", "fresh", None, 0, 1)], dispatcher))
     assert str(failed.value) == (
-        "Losses cannot be tested. No sample can gain anything. If the task has changed since, restore it, or start "
-        "a new run."
+        "Losses cannot be tested. No sample can improve. If the task has changed, restore it, or start a new run."
     )

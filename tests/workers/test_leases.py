@@ -227,7 +227,7 @@ def test_a_node_with_another_build_is_refused_since_its_figures_would_differ():
     play.cluster.answer(0, Heartbeat(("Python 3.11.7", "torch 1.0")))
     (raised,) = play.look()
     assert raised.at_start
-    assert "computes with Python 3.11.7, torch 1.0; this driver with Python" in raised.message
+    assert "has Python 3.11.7, torch 1.0; the driver has Python" in raised.message
 
 
 def test_a_cancelled_job_ends_with_its_supervisor_and_a_late_answer_is_ignored():

@@ -23,6 +23,14 @@ def test_every_loss_has_a_card_with_its_formula_and_code(name):
     assert all(weight >= 0 for weight in card.weights.values())
 
 
+def test_no_two_losses_have_the_same_title_and_each_of_the_shelf_and_the_baselines_has_one():
+    titles = [zoo.get_entry(name).title for name in zoo.names() if name.startswith(("shelf/", "baseline/"))]
+    assert all(titles)
+    assert len(set(titles)) == len(titles)
+    # They stand in lists with commas, and before the way of training in parentheses.
+    assert not any(mark in title for title in titles for mark in ",(;:")
+
+
 @pytest.mark.parametrize(
     ("name", "state", "weight"),
     [

@@ -44,7 +44,9 @@ def search(
     also: arguments.Also = None,
     prior: Annotated[
         str | None,
-        typer.Option(help="What earlier tasks teach about losses: default, a file of `autoloss learn`, or none."),
+        typer.Option(
+            help="Ranking of losses learned from earlier tasks: default, a file of `autoloss learn`, or none."
+        ),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Initial settings: default, or paper (those of the paper, with 500 trainings).")

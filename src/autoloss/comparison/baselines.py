@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoloss.comparison.entrant import Entrant
-from autoloss.space.loss_text import join_losses, split_branches
+from autoloss.space.loss_text import join_losses
 from autoloss.tasks.task import Task
-from autoloss.zoo.entries import COMPARED, ENTRIES
+from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
 
 SEVERAL_CHANNELS = 2
 """One logit counts as two channels, and so for both kinds of probabilities; a baseline is of the kind of the branch itself."""
@@ -26,7 +26,7 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
         return []
     names = list(_list_fitting(task, every)) if len(task.branches) == 1 else []
     names += [join_losses({**task.standard, **other}) for other in task.baselines]
-    return [standard, *(_enter(name) for name in names if name != standard.loss)]
+    return [standard, *(enter_loss(name) for name in names if name != standard.loss)]
 
 
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:
@@ -46,14 +46,12 @@ def standard_entrant(task: Task) -> Entrant | None:
     """Return the task's standard loss as the recipe trains it; None where it does not name one for every branch."""
     if set(task.standard) != set(task.branches):
         return None
-    return _enter(join_losses(task.standard))
+    return enter_loss(join_losses(task.standard))
 
 
-def _enter(loss: str) -> Entrant:
-    """Return a loss as an entrant; those of several branches are named in short, as in the paper's tables: ce + l1 + ce + l1."""
-    named = list(split_branches(loss).values())
-    short = len(named) > 1 and all(name.startswith("baseline/") for name in named)
-    return Entrant(" + ".join(name.removeprefix("baseline/") for name in named) if short else loss, loss, baseline=True)
+def enter_loss(loss: str) -> Entrant:
+    """Return a known loss as an entrant."""
+    return Entrant(say_loss(loss), loss, baseline=True)
 
 
 def has_space(task: Task) -> bool:

@@ -21,6 +21,7 @@ from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choos
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
+from autoloss.zoo.entries import say_loss
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
@@ -154,7 +155,7 @@ class _Climb:
     def finish(self) -> Ladder:
         first = self.choose([one for one in self._rungs if one.length == 1])
         ranked = sorted(self._rungs.values(), key=lambda rung: (rung.entrant in first, rung.rank), reverse=True)
-        rungs = tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked)
+        rungs = tuple(replace(rung, entrant=rung.entrant.spell_out()) for rung in ranked)
         return Ladder(rungs, self.spent, self._standard)
 
 
@@ -200,7 +201,7 @@ def _vary(task: Task, best: Entrant) -> list[Entrant]:
     """Return the best with weights of the classes and of the branches, with a tuned threshold, and trained for longer."""
     branches = list(task.branches)
     weighted = CLASS_WEIGHTS.get(best.loss, ()) if len(branches) == 1 else ()
-    found = [replace(best, label=loss, loss=loss) for loss in weighted]
+    found = [replace(best, label=say_loss(loss), loss=loss) for loss in weighted]
     if len(branches) > 1:
         groups: set[tuple[str, ...]] = {(name,) for name in branches}
         groups.add(tuple(name for name in branches if task.branches[name].predicts_probabilities))

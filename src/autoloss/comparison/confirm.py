@@ -193,7 +193,7 @@ def compare_with_baselines(
         say(note)
     found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
     if task.tunes_threshold:
-        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in rivals[: len(standard)]]
+        rivals += [replace(one, label=one.name, tuned_threshold=True).spell_out() for one in rivals[: len(standard)]]
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
     entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
@@ -217,7 +217,7 @@ def _list_own(standard: Sequence[Entrant], ladder: Ladder | None) -> list[Entran
     own = list(standard)
     for rung in () if ladder is None else (ladder.best, ladder.set_aside):
         if rung is not None and rung.entrant.way not in [one.way for one in own]:
-            own.append(replace(rung.entrant, label=rung.entrant.label.partition(" (")[0]))
+            own.append(replace(rung.entrant, label=rung.entrant.name))
     return own
 
 

@@ -13,6 +13,7 @@ from autoloss.settings import StepRule
 from autoloss.space.branch import Sample
 from autoloss.space.item_weights import measure_weights
 from autoloss.training.training import ItemWeights
+from autoloss.zoo.entries import say_loss
 
 GROUPED: Mapping[str, str] = {"class": CLASSES, "confidence": CONFIDENCE}
 """Grouping of items → the cause that its weights are."""
@@ -125,7 +126,7 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
     for cause in ("learning rate", "tuned threshold", *CHANGES.values(), "longer training"):
         entrant = changed.get(cause)
         if entrant is not None and entrant != trial.standard:
-            yield Control("recipe", cause, f"{entrant.loss}, {entrant.describe_training()}", entrant.name_factor())
+            yield Control("recipe", cause, entrant.spell_out().label, entrant.spell_out())
 
 
 def list_known(trial: Trial, cause: str) -> Iterator[Control]:
@@ -133,5 +134,5 @@ def list_known(trial: Trial, cause: str) -> Iterator[Control]:
     found = {CLASSES: CLASS_WEIGHTS, CONFIDENCE: FOCUSED}.get(cause, {})
     for name in found.get(trial.standard.loss, ()):
         if name != trial.loss.loss:
-            entrant = trial.train_alike(name, name)
-            yield Control("known", name, f"{name}, {entrant.describe_training()}", entrant)
+            entrant = trial.train_alike(say_loss(name), name).spell_out()
+            yield Control("known", name, entrant.label, entrant)

@@ -18,6 +18,7 @@ from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import split_branches
 from autoloss.store.run_settings import Comparison
 from autoloss.training.training import ItemWeights, Replicates, Training
+from autoloss.zoo.entries import say_loss
 
 Item = TypeVar("Item")
 
@@ -30,15 +31,15 @@ LADDER, LADDER_SEEDS = "ladder", 3
 """Likewise of the ladder, where the budget has room for so many."""
 TEST = "test"
 """The split of final figures; no search looks at it."""
-STEP_RULES: Mapping[StepRule, tuple[str, str]] = {
-    "recipe": ("", ""),
-    "clipped": ("clipped", "its gradient clipped at norm 0.5"),
-    "one_norm": ("one norm", "its gradient scaled to norm 1 in every step"),
-    "adamw": ("AdamW", "AdamW in place of SGD"),
-    "warmup": ("warm-up", "a learning rate that rises over the first tenth of the steps"),
-    "cosine": ("cosine", "a learning rate that falls as a cosine"),
+STEP_RULES: Mapping[StepRule, str] = {
+    "recipe": "",
+    "clipped": "clipped gradients",
+    "one_norm": "steps of one norm",
+    "adamw": "AdamW",
+    "warmup": "warm-up",
+    "cosine": "cosine schedule",
 }
-"""Step rule → its name in a label, and in a sentence."""
+"""Step rule → its name in texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,9 @@ class Entrant:
 
     @property
     def number(self) -> int | None:
-        """The number of the candidate that its label begins with, as in `#39 (lr × 3)`; None for another loss.
+        """The number of the candidate that its label begins with; None for another loss.
 
-        >>> Entrant("#39 (lr × 3)", "mul(y, p)", learning_rate=3.0).number
+        >>> Entrant("#39 (3 × the learning rate)", "mul(y, p)", learning_rate=3.0).number
         39
         """
         found = None if self.baseline else re.match(r"#(\d+)\b", self.label)
@@ -90,10 +91,10 @@ class Entrant:
     def name(self) -> str:
         """What it is called without how it is trained.
 
-        >>> Entrant("#1 shelf/dice (lr × 3)", "…", 3.0).name, Entrant("ce (lr × 3)", "baseline/ce", 3.0, baseline=True).name
-        ('#1 shelf/dice', 'baseline/ce')
+        >>> Entrant("#1 Dice (AdamW)", "…", step_rule="adamw").name, Entrant("ce", "baseline/ce", baseline=True).name
+        ('#1 Dice', 'cross entropy')
         """
-        return self.loss if self.number is None else self.label.partition(" (")[0]
+        return say_loss(self.loss) if self.number is None else self.label.partition(" (")[0]
 
     @property
     def way(self) -> Entrant:
@@ -110,34 +111,24 @@ class Entrant:
         rule, threshold = settings.step_rule, settings.tuned_threshold
         return replace(self, learning_rate=settings.learning_rate, step_rule=rule, tuned_threshold=threshold)
 
-    def name_factor(self, short: str = "lr") -> Entrant:
+    def spell_out(self) -> Entrant:
         """Return it with a label that says how it is trained, where that is not as the recipe says.
 
-        >>> Entrant("#39", "mul(y, p)", learning_rate=3.0, step_rule="one_norm").name_factor().label
-        '#39 (one norm, lr × 3)'
+        >>> Entrant("#39", "mul(y, p)", learning_rate=3.0, step_rule="one_norm").spell_out().label
+        '#39 (steps of one norm, 3 × the learning rate)'
         """
-        factor = self.learning_rate * self.scale
-        parts = [STEP_RULES[self.step_rule][0], f"{short} × {factor:g}" if factor != 1 else "", *self._list_others()]
-        named = ", ".join(filter(None, parts))
+        named = ", ".join(self.list_changes())
         return replace(self, label=f"{self.label} ({named})") if named else self
 
-    def describe_training(self) -> str:
-        """Describe in words how it is trained.
-
-        >>> Entrant("ce", "baseline/ce", learning_rate=3.0, step_rule="clipped").describe_training()
-        "its gradient clipped at norm 0.5, at 3 × the recipe's learning rate"
-        """
-        base = "Adam's usual rate" if self.step_rule == "adamw" else "the recipe's learning rate"
-        rate = f"at {base}" if self.learning_rate == 1 else f"at {self.learning_rate:g} × {base}"
-        scale = "" if self.scale == 1 else f"multiplied by {self.scale:g}"
-        return ", ".join(filter(None, [STEP_RULES[self.step_rule][1], scale, rate, *self._list_others()]))
-
-    def _list_others(self) -> Iterator[str]:
-        if self.length != 1:
-            yield f"{self.length:g} × the epochs"
-        yield from (f"{name} × {factor:g}" for name, factor in self.weights)
-        if self.tuned_threshold:
-            yield "tuned threshold"
+    def list_changes(self) -> Iterator[str]:
+        """Describe each change of the recipe in words."""
+        rate = "Adam's usual rate" if self.step_rule == "adamw" else "the learning rate"
+        yield from [STEP_RULES[self.step_rule]] * (self.step_rule != "recipe")
+        yield from [f"{self.learning_rate:g} × {rate}"] * (self.learning_rate != 1)
+        yield from [f"{self.scale:g} × the loss"] * (self.scale != 1)
+        yield from [f"{self.length:g} × the epochs"] * (self.length != 1)
+        yield from (f"{factor:g} × the loss of {name}" for name, factor in self.weights)
+        yield from ["tuned threshold"] * self.tuned_threshold
 
     def job(self, seed: int, split: str, schedule: str = "proxy", fidelity: float = 1.0) -> Train:
         """Return its training with a seed."""

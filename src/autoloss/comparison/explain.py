@@ -81,9 +81,10 @@ def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
     notes = []
     if not task.replays_norms:
         notes.append(
-            f"The task {task.name} does not replay the norms of gradients: controls are trained as the loss is, with steps of "
-            "their own size."
+            f"The task {task.name} cannot replay the norms of gradients, so controls have steps of their own size."
         )
     if "items" not in tried:
-        notes.append("The branches of the task have no pair of prediction and target, so items have no weights.")
+        notes.append(
+            "The branches of the task have no pairs of prediction and target, so no weights of items were tried."
+        )
     return notes

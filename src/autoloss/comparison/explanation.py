@@ -116,7 +116,7 @@ class Explanation:
         return gain.p_value is None or gain.p_value < SIGNIFICANT
 
     def find_share(self, name: str, row: Row, base: Row | None = None) -> Share:
-        """Return what part of the gain a control has more than another row.
+        """Return the share of the gain that a control has beyond another row.
 
         Args:
             base: The standard loss if None.
@@ -128,7 +128,7 @@ class Explanation:
 
     @property
     def main(self) -> list[tuple[Control, Row, Share]]:
-        """The controls of step sizes and of weights of items, with all of the gain that each has."""
+        """The controls of step sizes and of weights of items, each with its share of the gain."""
         return [
             (control, row, self.find_share(control.name, row))
             for control, row in self.controls
@@ -137,7 +137,7 @@ class Explanation:
 
     @property
     def causes(self) -> Sequence[Share]:
-        """The part of each cause: that of the gain first, then the largest, and last what step sizes and weights do not have.
+        """The share of each cause: the likely cause first, then the largest, and last what step sizes and weights do not explain.
 
         Weights of items count for what they add to the loss's steps; another recipe of the standard loss for all that it has.
         """
@@ -160,7 +160,7 @@ class Explanation:
 
     @property
     def cause(self) -> Share | None:
-        """The plainest of step sizes and weights of items with which the standard loss has all of the gain; None where none has."""
+        """The simplest of step sizes and weights of items that gives the standard loss the whole gain; None where none does."""
         return self._choose_cause([one for one in self.main if one[2].is_all])
 
     @property
@@ -174,7 +174,7 @@ class Explanation:
 
     @property
     def plainest(self) -> tuple[Control, Row] | None:
-        """The plainest control that can take the place of the loss; None where there is none."""
+        """The simplest control that can take the place of the loss; None where there is none."""
         for kind in PLAIN:
             for control, row in self.controls:
                 share = self.find_share(control.name, row)
@@ -184,12 +184,12 @@ class Explanation:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """The plainest thing in place of the loss; None where nothing plainer is as good."""
+        """What to use instead of the loss; None if nothing simpler is as good."""
         if self.plainest is None:
             return None
         control, row = self.plainest
         reason = (
-            f"It is plainer than {self.loss.entrant.label} and as good: {figure(row.mean)} and {figure(self.loss.mean)} on the "
+            f"It is simpler than {self.loss.entrant.name} and as good: {figure(row.mean)} and {figure(self.loss.mean)} on the "
             f"{self.split} split over {len(row.scores)} training seeds (autoloss explain)."
         )
         return make_recommendation(control.entrant, ORIGINS[control.kind], reason, row.also.get(THRESHOLD))
@@ -199,14 +199,14 @@ class Explanation:
         loss, standard, gain = self.loss.entrant.label, self.standard.entrant.label, self.gain
         if gain is None:
             reasons = "; ".join(dict.fromkeys([*self.loss.reasons, *self.standard.reasons]))
-            yield f"Nothing can be explained: a training with {loss} or {standard} has no score. {reasons}".strip()
+            yield f"There is nothing to explain: a training with {loss} or {standard} has no score. {reasons}".strip()
             return
         width = "" if gain.half_width is None else f" ± {figure(gain.half_width)}"
         figures = f"{signed(gain.value)}{width} on the {self.split} split over {len(self.loss.scores)} training seeds"
         if not self.is_gain:
             yield (
-                f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain; the controls are "
-                "listed for themselves. More seeds may show one (--seeds)."
+                f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain. More seeds may show "
+                "one: --seeds."
             )
             return
         yield f"{loss} is ahead of {standard} by {figures}."
@@ -214,12 +214,12 @@ class Explanation:
         for control, row in self.controls:
             if control.kind == "reverse" and row.mean is not None:
                 share = self.find_share(control.name, row).write()
-                yield f"The other way round, {control.text} has {figure(row.mean)}: {share} of the gain."
+                yield f"Conversely, {control.text} has {figure(row.mean)}: {share} of the gain."
         if self.plainest is None:
-            yield "Nothing plainer that was tried is as good."
+            yield "No simpler change that was tried is as good."
             return
         control, row = self.plainest
-        yield f"The plainest thing that does the same: {control.text}: {figure(row.mean)}."
+        yield f"The simplest change with the same effect: {control.text}: {figure(row.mean)}."
 
     def _describe_cause(self) -> str:
         cause = self.likely_cause
@@ -228,22 +228,18 @@ class Explanation:
         control, row, _ = next(one for one in self.main if one[0].name == cause.name)
         what = f"{control.text} has {figure(row.mean)}, {self.loss.entrant.label} {figure(self.loss.mean)}"
         if self.cause is None:
-            return f"Perhaps it is the {cause.name}: {what}. The seeds are too few to be sure; give more (--seeds)."
+            return f"The cause may be the {cause.name}: {what}. More seeds are needed to be sure: --seeds."
         if control.kind == "steps":
-            return f"All of the gain is the size of the steps: {what}."
+            return f"The whole gain comes from the size of the steps: {what}."
         alone = next((share.write() for one, _, share in self.main if one.kind == "steps"), "nothing")
-        return f"The gain is the {cause.name}: {what}. The size of the steps alone makes {alone} of the gain."
+        return f"The gain comes from the {cause.name}: {what}. The size of the steps alone accounts for {alone} of it."
 
     def _describe_parts(self) -> str:
         own = [self._find_own_share(control, row) for control, row, _ in self.main]
         names = [one.name for one in own if one.share is not None]
         parts = [f"{one.name} {one.write()}" for one in own if one.is_something]
-        sentences = ["No cause can be told."]
-        if len(names) > 1:
-            sentences = [f"It is none of these: neither {', '.join(names[:-1])} nor {names[-1]} make the gain."]
-        elif names:
-            sentences = [f"It is not the {names[0]}."]
-        sentences += [f"Part of it: {', '.join(parts)}."] if parts else []
+        sentences = [f"None of these explains the gain: {', '.join(names)}." if names else "No cause was identified."]
+        sentences += [f"They account for a part of it: {', '.join(parts)}."] if parts else []
         return " ".join([*sentences, *(f"{one.text} has no score." for one, row, _ in self.main if row.mean is None)])
 
     def to_dict(self) -> dict[str, Any]:

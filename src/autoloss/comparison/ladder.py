@@ -11,6 +11,7 @@ from typing import Any
 from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
 from autoloss.settings import StepRule
+from autoloss.zoo.entries import say_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,7 @@ class Ladder:
     """The ways of training with the standard loss that were tried.
 
     Args:
-        rungs: Each as far as it was trained: first the one that is chosen, the simplest of those that noise cannot tell from the
-            best; then the best first.
+        rungs: First the chosen one, the simplest of those that noise cannot tell from the best; then the others, the best first.
         spent: Training equivalents of all trainings.
         standard: The standard loss.
     """
@@ -94,7 +94,7 @@ class Ladder:
 
     @property
     def set_aside(self) -> Rung | None:
-        """The one of the recipe's length with a higher mean than `best`, which is simpler, if noise cannot tell them apart."""
+        """The one of the recipe's length with a higher mean than the simpler `best`, if noise cannot tell them apart."""
         best = self.best
         own = [rung for rung in self.rungs if rung.entrant.length == 1]
         return (
@@ -140,20 +140,18 @@ class Ladder:
         best, given = self.best, self.given
         if best is None:
             yield (
-                f"The standard loss {self.standard} has no score at any rate or step rule that was tried. First lower the learning "
-                "rate in the recipe, and look at data and targets (`autoloss check`)."
+                f"The standard loss, {say_loss(self.standard)}, has no score at any rate or step rule that was tried. First lower "
+                "the learning rate in the recipe, and look at data and targets (`autoloss check`)."
             )
             return
         if given is None or self._is_given(best.entrant):
             yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
         else:
             score = given.write_score() if given.mean is not None else "no score"
-            yield (
-                f"Best with the standard loss: {best.entrant.loss}, {best.entrant.describe_training()}: {best.write_score()} on "
-                f"the valid split; the recipe as it is: {score}."
-            )
+            found = f"{best.entrant.label}: {best.write_score()} on the valid split"
+            yield f"Best with the standard loss: {found}; the recipe as given: {score}."
         if longer := self.longer:
-            yield f"Trained longer it gains more: {longer.entrant.describe_training()}: {longer.write_score()}."
+            yield f"Longer training scores higher: {longer.entrant.label}: {longer.write_score()}."
 
     def _find_best(self, fits: Callable[[Entrant], bool]) -> Rung | None:
         return next((rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)), None)

@@ -14,6 +14,7 @@ from autoloss.numbers import figure, signed
 from autoloss.training.training import THRESHOLD
 
 Origin = Literal["found", "shelf", "standard"]
+ORIGINS: Mapping[Origin, str] = {"found": "newly found", "shelf": "a known loss", "standard": "the standard loss"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,14 @@ class Recommendation:
         """Describe it in a line.
 
         >>> Recommendation("baseline/ce", 3.0, "standard", "Nothing is better.", {"step_rule": "one_norm"}).describe()
-        'baseline/ce (standard), learning rate × 3, step_rule one_norm. Nothing is better.'
+        'cross entropy, steps of one norm, 3 × the learning rate (the standard loss). Nothing is better.'
         """
-        rate = [] if self.learning_rate == 1 else [f"learning rate × {self.learning_rate:g}"]
-        # The threshold itself says that it is tuned.
-        changes = [
-            f"{name} {value}" for name, value in self.recipe.items() if value is not True or len(self.recipe) == 1
-        ]
-        return f"{', '.join([f'{self.name or self.loss} ({self.origin})', *rate, *changes])}. {self.reason}"
+        others = {name: value for name, value in self.recipe.items() if name not in ("threshold", "weights")}
+        weights = tuple(self.recipe.get("weights", {}).items())
+        entrant = Entrant(self.name, self.loss, self.learning_rate, weights=weights, **others)
+        threshold = [f"which is {value:g}" for name, value in self.recipe.items() if name == "threshold"]
+        parts = [self.name or entrant.name, *entrant.list_changes(), *threshold]
+        return f"{', '.join(parts)} ({ORIGINS[self.origin]}). {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -95,15 +96,15 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
     # The strongest of the others, as the verdict names it, not what the choice began with.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
-    reason = " ".join([reason, *(_describe(chosen, row) for row in others[:1])])
+    reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
         rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
         closest = min(rivals, key=lambda row: _subtract(found, row).value)
         if all(_is_better(_subtract(found, row)) for row in rivals):
-            chosen, origin, reason = found, "found", _describe(found, closest)
+            chosen, origin, reason = found, "found", _describe(found, closest, found)
         elif _subtract(found, closest).value > 0:
-            reason = f"{reason} {_describe(found, closest)}"
+            reason = f"{reason} {_describe(found, closest, chosen)}"
     return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
 
 
@@ -130,15 +131,17 @@ def _is_better(lead: Estimate) -> bool:
     return lead.value > 0 and lead.p_value is not None and lead.p_value < SIGNIFICANT
 
 
-def _describe(row: Row, than: Row) -> str:
+def _describe(row: Row, than: Row, chosen: Row | None = None) -> str:
+    """Describe which of two rows is ahead on the test split, and by how much; `chosen` is called "it"."""
     lead = _subtract(row, than)
     if lead.value < 0:
-        return _describe(than, row)
+        return _describe(than, row, chosen)
+    ahead, behind = ("it" if one is chosen else one.entrant.label for one in (row, than))
     chance = "" if _is_better(lead) else " That may be chance."
     interval = "" if lead.half_width is None else f" ± {figure(lead.half_width)}"
     return (
-        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(lead.value)}{interval} (95 % "
-        f"confidence interval over {describe_noise(lead)}).{chance}"
+        f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{interval} (95 % confidence interval over "
+        f"{describe_noise(lead)}).{chance}"
     )
 
 

@@ -127,9 +127,7 @@ def tune_learning_rates(
     others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
     again = _tune(others, seeds[:1], 1.0, record)
     chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
-    return [
-        replace(row, entrant=row.entrant.name_factor("lr" if task.tunes_learning_rate else "scale")) for row in chosen
-    ]
+    return [replace(row, entrant=row.entrant.spell_out()) for row in chosen]
 
 
 def find_promising(

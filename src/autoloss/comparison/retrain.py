@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.comparison.baselines import baselines
+from autoloss.comparison.baselines import baselines, enter_loss
 from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
@@ -204,7 +204,7 @@ def choose_baselines(names: Sequence[str] | None, task: Task) -> list[Entrant]:
         full = next((full for full in (name, f"baseline/{name}") if full in zoo.names()), None)
         if full is None:
             raise unknown("loss in the zoo", name, zoo.names())
-        found.append(Entrant(full, full, baseline=True))
+        found.append(enter_loss(full))
     return found
 
 
@@ -227,7 +227,7 @@ def _refuse_another(directory: Path, there: Mapping[str, Any], here: Mapping[str
     differing = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
     if differing:
         listed = "; ".join(f"{name} is {one.get(name)!r} there and {other.get(name)!r} here" for name in differing)
-        raise RequestError(f"{directory} holds another retraining: {listed}. Use the same, or another directory.")
+        raise RequestError(f"{directory} contains another retraining: {listed}. Repeat it, or use another directory.")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -30,9 +30,9 @@ def check_threshold(evaluator: Evaluator) -> None:
         if most < settings.threshold:
             untrained = sum(reference.initial) / len(reference.initial)
             raise RequestError(
-                f"No loss can pass on the branch {name}: an untrained network's metric is {untrained:.2f} on its samples already, "
-                f"so g can be {most:.2f} at most ({settings.unit}), and η is {settings.threshold:g}. Set "
-                "rejection.unit=relative, or a lower rejection.threshold.",
+                f"No loss can pass on the branch {name}: the metric of an untrained network is {untrained:.2f} already, so g is at "
+                f"most {most:.2f} ({settings.unit}), below η = {settings.threshold:g}. Set rejection.unit=relative, or a lower "
+                "rejection.threshold.",
                 argument="settings",
             )
 
@@ -84,12 +84,12 @@ def _adapt_scale(evaluator: Evaluator, say: Say) -> Evaluator:
         return evaluator
     for branch in evaluator.task.branches:
         if branch not in evaluator.task.standard:
-            obstacle = f"the task names no standard loss for the branch {branch}, whose scale they could be brought to"
+            obstacle = f"the task has no standard loss for the branch {branch}"
         elif not evaluator.get_tester(branch).scales:
-            obstacle = f"on the samples, the gradient of the standard loss of the branch {branch} is zero or not finite"
+            obstacle = f"the gradient of the standard loss of the branch {branch} is zero or not finite on the samples"
         else:
             continue
-        say(f"Losses are trained at the scale that they are drawn with: {obstacle}.")
+        say(f"Losses are not scaled to the gradient of the standard loss: {obstacle}.")
         return evaluator.changed(evaluator.configuration.changed({"search.scale": False}))
     return evaluator
 
@@ -110,7 +110,7 @@ def _adapt_rungs(evaluator: Evaluator, say: Say, tuned: bool) -> Evaluator:
         changes["search.promote"] = min(1.0, settings.promote * longer)
         changes["search.promoted_lag"] = math.ceil(settings.promoted_lag / longer)
     else:
-        say(f"{reason} Every candidate is trained whole.")
+        say(f"{reason} Every candidate is trained for the whole schedule.")
         # Where nothing is learned in short trainings, a whole one tells whether anything is.
         if not tuned and evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
             say(f"{obstacle} First try other learning rates, step rules and lengths: `autoloss tune`.")
@@ -124,7 +124,7 @@ def _choose_rungs(evaluator: Evaluator) -> tuple[tuple[float, ...], str]:
         return (1.0,), f"The task {task.name} cannot be cut short (it declares `shortens = False`)."
     steps = task.steps(Training(seed=0))
     if steps is not None and steps * rungs[0] < LEAST_STEPS:
-        reason = f"A training of {task.name} has {steps} steps; a share of {rungs[0]:g} is fewer than {LEAST_STEPS}."
+        reason = f"A training of {task.name} has {steps} steps; a share of {rungs[0]:g} has fewer than {LEAST_STEPS}."
         rungs = _raise_first(rungs, LEAST_STEPS / steps)
     while len(rungs) > 1 and (obstacle := _find_obstacle_of_training(evaluator, rungs[0])):
         reason, rungs = obstacle, _raise_first(rungs, 2 * rungs[0])

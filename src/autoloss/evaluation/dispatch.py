@@ -23,7 +23,7 @@ LIBRARIES = ("numpy", "torch", "numba")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """The number and the place of a run's workers; its history does not depend on them.
+    """The number and location of a run's workers, on which its history does not depend.
 
     >>> Machines(workers=0).ray is None
     True
@@ -146,9 +146,7 @@ def _describe_failed_test(reason: str, trace: str) -> RunError:
     if request == reason:
         return RunError(f"Testing losses failed: {reason}\n{trace}".rstrip())
     # The samples of a run that began with them no longer serve.
-    return RunError(
-        f"Losses cannot be tested. {request} If the task has changed since, restore it, or start a new run."
-    )
+    return RunError(f"Losses cannot be tested. {request} If the task has changed, restore it, or start a new run.")
 
 
 def run_jobs(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[CompletedJob]:

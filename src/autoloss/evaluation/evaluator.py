@@ -230,7 +230,7 @@ class Evaluator:
     def train_standard(self, training: Training, observe: Observe | None = None) -> Outcome:
         """Train with the standard loss of a task that has one for every branch; without `observe`, once."""
         if observe is not None or training not in self._standard:
-            advice = "A search would lose every training to it."
+            advice = "Every training of a search would fail in the same way."
             with isolate(), explain_failures("The training with the standard loss", advice):
                 self._standard[training] = self._train(self.task.standard, training, observe=observe)
         return self._standard[training]
@@ -274,9 +274,8 @@ def isolate() -> Iterator[None]:
         try:
             yield
         except SystemExit as error:
-            raise RunError(
-                f"The task's code ends the process: {describe_user_error(error)}; raise an error."
-            ) from error
+            problem = f"The task's code exits: {describe_user_error(error)}. Let it raise an exception instead."
+            raise RunError(problem) from error
 
 
 @contextmanager

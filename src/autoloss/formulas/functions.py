@@ -85,8 +85,7 @@ def read_own_functions(loss: Loss) -> dict[str, str]:
         text, name = _read_source(operator), get_call_name(operator)
         if text and (name in {*RESERVED, *LOCAL.split(), *leaves} or found.get(name, text) != text):
             raise RequestError(
-                f"The function {name!r} of your operator {operator.name!r} has a name that means something else in the file; "
-                "give it another one."
+                f"Rename the function {name!r} of your operator {operator.name!r}: the exported file uses that name already."
             )
         if text:
             found[name] = text
@@ -134,9 +133,9 @@ def _read_source(operator: Operator) -> str:
     except (OSError, TypeError, SyntaxError, ValueError) as error:
         raise _refuse(operator, f"its source cannot be read ({error})") from error
     if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-        raise _refuse(operator, "it is no function written with def and without decorators")
+        raise _refuse(operator, "it is not a function defined by def, without decorators")
     if strange := _find_foreign_names(node, function):
-        raise _refuse(operator, f"it uses {', '.join(strange)}, and a file has {', '.join(AT_HAND)} only")
+        raise _refuse(operator, f"it uses {', '.join(strange)}; an exported file has only {', '.join(AT_HAND)}")
     return text
 
 
@@ -156,6 +155,6 @@ def _find_foreign_names(node: ast.FunctionDef, function: FunctionType) -> list[s
 
 def _refuse(operator: Operator, why: str) -> RequestError:
     return RequestError(
-        f"The operator {operator.name!r} is your own, and a file that imports torch alone cannot hold it: {why}. Write it as a "
-        "function of torch alone, or use the loss with autoloss.Loss instead."
+        f"Your operator {operator.name!r} cannot be exported to a file that imports only torch: {why}. Write it as a function that "
+        "uses only torch, or use autoloss.Loss instead."
     )

@@ -86,9 +86,7 @@ def write_objective_file(
     ((branch, tree),) = loss.items()
     form = forms[branch]
     if not form.from_prediction or form.encoding != "one_hot" or form.kind not in ("classes", "labels", "values"):
-        raise RequestError(
-            f"The branch {branch!r} is of boxes, pairs or borders; an objective needs rows with one target."
-        )
+        raise RequestError(f"The branch {branch!r} is of boxes, pairs or borders; an objective needs plain rows.")
     differentiate(tree)
     adapter = boosting.OBJECTIVES[library].__name__
     labels = "Numbers." if form.activation == "none" else "0 and 1, or the numbers of the classes."

@@ -19,7 +19,7 @@ FindScores = Callable[[Sequence[int]], list[float]]
 
 
 class Archive(ABC):
-    """Draws parents from the candidates that may be seen: a population, a hall of fame, a Pareto front.
+    """Draws parents from the visible candidates: a population, a hall of fame, a Pareto front.
 
     A proposer is its only caller. The parent is a function of the view and of the generator alone: what an archive keeps between
     calls is a memo of the view (`View.memo`).

@@ -90,7 +90,7 @@ class History:
             unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
             return f"{self.charged:g} of {self.configuration.evaluations} {unit} are done"
         if limits.explored is not None and self.totals["sampled"] >= limits.explored:
-            return f"{self.totals['sampled']} losses are explored, and the limit is {limits.explored}"
+            return f"the limit of {limits.explored} drawn losses (limits.explored) is reached"
         if self._idle >= settings.idle_children:
             return (
                 f"{self._idle} candidates in a row were copies or twins of earlier ones: the search finds nothing new. "

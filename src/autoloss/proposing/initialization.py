@@ -20,7 +20,7 @@ _PAIRS = [tuple(pair for pair in product(range(4), repeat=2) if pair[0] | pair[1
 
 
 def initial_expression(alphabet: Alphabet, depth: int, rng: Random) -> Expression:
-    """Draw a tree from nothing; operators are all equally likely, leaves are drawn with replacement.
+    """Draw a random tree; operators are all equally likely, leaves are drawn with replacement.
 
     Args:
         depth: D ≥ 0, the number of operators on every path.

@@ -138,13 +138,11 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
             header = json.loads(data["header"].tobytes())
             if header["version"] != VERSION:
                 found = quote(str(header["version"]))
-                raise RequestError(
-                    f"{wrong}: version {found}; this release reads {VERSION}. {advice}", argument="prior"
-                )
+                raise RequestError(f"{wrong}: its version is {found}, not {VERSION}. {advice}", argument="prior")
             if header["operators"] != list(OPERATORS):
                 others = sorted(set(map(str, header["operators"])) ^ set(OPERATORS))
                 raise RequestError(
-                    f"{wrong}: it was learnt with other operators ({quote(', '.join(others))}). {advice}",
+                    f"{wrong}: it was learned with other operators ({quote(', '.join(others))}). {advice}",
                     argument="prior",
                 )
             forests = tuple(
@@ -154,9 +152,9 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
     except FileNotFoundError:
         raise RequestError(f"There is no prior {quote(str(path))}. {advice}", argument="prior") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise RequestError(f"{wrong}: it is cut short, or no prior ({error}). {advice}", argument="prior") from None
+        raise RequestError(f"{wrong}: it is incomplete or not a prior ({error}). {advice}", argument="prior") from None
     if _find_digest(forests) != header["digest"]:
-        raise RequestError(f"{wrong}: it was edited, its digest does not fit. {advice}", argument="prior")
+        raise RequestError(f"{wrong}: its digest does not match its content. {advice}", argument="prior")
     return forests, header["digest"]
 
 
@@ -184,9 +182,7 @@ class Memory:
         if not unknown:
             return []
         branches = f"{'branches' if len(unknown) > 1 else 'branch'} {', '.join(unknown)}"
-        return [
-            f"The prior has learnt from no task with such leaves as the {branches}: candidates are searched there without it."
-        ]
+        return [f"The prior was learned from tasks with other leaves than the {branches}, where it is not used."]
 
     def knows(self, branch: str) -> bool:
         """Return True if the losses of a branch can be ordered."""
@@ -225,8 +221,8 @@ def recall(
     forests, digest = read_prior(settings.prior)
     if settings.prior_digest not in ("", digest):
         raise RequestError(
-            f"The run was started with the prior {settings.prior} of the digest {settings.prior_digest}; it has the digest "
-            f"{digest} now. Restore the file, or open the run with the release that started it.",
+            f"The run was started with the prior {settings.prior}, whose digest was {settings.prior_digest} and is now {digest}. "
+            "Restore the file, or open the run with the release that started it.",
             argument="prior",
         )
     return Memory(forests, branches, operators) if forests else None

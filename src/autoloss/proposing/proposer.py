@@ -13,7 +13,7 @@ from autoloss.proposing.view import View
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about a candidate that is decided before its first attempt is drawn, and never again.
+    """Everything that is decided about a candidate before its first attempt is drawn.
 
     Whatever else is to be decided per candidate becomes a field here, so that it follows from the same outcomes.
 

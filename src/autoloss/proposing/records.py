@@ -47,7 +47,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """The making of a candidate; all of it follows from configuration, seed and earlier outcomes.
+    """How a candidate was made, which follows from configuration, seed and earlier outcomes.
 
     Args:
         attempts: Branch → number of the attempt that passed; None for a copied branch.

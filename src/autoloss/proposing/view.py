@@ -130,8 +130,7 @@ class View:
     def scored(self, fidelity: float, *, repeated: bool = True) -> Sequence[int]:
         """Return the visible candidates with a score at a share of the schedule, in their order.
 
-        One that was trained again at that share gives way to the candidate that it is now: a score that a loss was chosen by
-        flatters it.
+        Of one that was trained again at that share only the latest counts: the score by which it was chosen is too high.
 
         Args:
             repeated: Include twins and copies, which repeat the outcome of another.

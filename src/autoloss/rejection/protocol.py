@@ -72,14 +72,14 @@ def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
     best = tuple(branch.metric(branch.ideal(sample.context), sample.context) for sample in samples)
     if not all(map(math.isfinite, initial + best)):
         raise RequestError(
-            f"The metric of the samples is not finite: {initial} before, {best} at the target. A metric needs a number "
-            "for every sample; return NaN only where a sample should be redrawn, or raise rows_per_sample."
+            f"The metric of the samples is not finite: {initial} untrained, {best} for the target itself. Return a number for "
+            "every sample, or raise rows_per_sample."
         )
     reference = Reference(tuple(samples), initial, best)
     if reference.attainable_gain <= 0:
         raise RequestError(
-            f"No sample can gain anything: the metric is {initial} before training and {best} at the target itself. "
-            "Check that higher is better, and that the metric understands the target as a prediction."
+            f"No sample can improve: the metric is {initial} before training and {best} for the target itself. Check that higher "
+            "is better, and that the metric accepts the target as a prediction."
         )
     return reference
 

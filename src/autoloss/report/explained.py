@@ -19,8 +19,8 @@ CAUSES = (
 )
 """Meaning of the shares."""
 GROUPS = {
-    "class": "one for each class, or for no and yes of each label",
-    "confidence": "from a probability of what is right of 0 to one of 1, in {count} steps",
+    "class": "one for each class, or for the negatives and positives of each label",
+    "confidence": "for {count} ranges of the right class's probability, from 0 to 1",
 }
 
 

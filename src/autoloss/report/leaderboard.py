@@ -163,9 +163,7 @@ def comparison_table(
                 write_p_value(row, judgement),
                 *(figure(row.also.get(metric)) for metric in also),
                 count_seeds(row),
-                ""
-                if row.entrant.baseline
-                else "\n= ".join(filter(None, [row.entrant.loss, (identities or {}).get(row.entrant.loss)])),
+                "\n= ".join(filter(None, [row.entrant.loss, (identities or {}).get(row.entrant.loss)])),
             )
             for row in rows
         ),

@@ -106,7 +106,7 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     time = f"{duration(progress.seconds)} · {describe_rest(progress.eta_seconds)}"
     if isinstance(progress, Finale):
         bar = ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH)
-        return {"finale": bar, "done": f"{progress.done} of about {progress.expected} trainings", "time": time}
+        return {progress.what: bar, "done": f"{progress.done} of about {progress.expected} trainings", "time": time}
     best, unit = progress.best, " training equivalents" if _trains_short(progress) else ""
     whole = progress.trainings.get(1.0, 0)
     short = sum(progress.trainings.values()) - whole

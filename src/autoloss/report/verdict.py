@@ -165,7 +165,7 @@ def evidence(judgement: Judgement) -> list[str]:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
     if judgement.baselines > 1:
-        sentences.append(f"{rival.entrant.label} is the best of {judgement.baselines} baselines on the {TEST} split.")
+        sentences.append(f"{rival.entrant.name} is the best of {judgement.baselines} baselines on the {TEST} split.")
     return sentences
 
 
@@ -241,12 +241,10 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
     export = ("export", str(best.id), "--out", "my_loss.py")
     if judgement.is_win and found is not None:
         why = [] if search.explanation else [_advise("See why it is ahead", search, "explain")]
-        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), _advise("Export it", search, *export), *why]
+        return [Step(f"Train with {found.entrant.label}"), _advise("Export it", search, *export), *why]
     steps = []
     if form.is_lost and rival is not None and _is_recommended(search, rival.entrant):
-        name = min(rival.entrant.label, rival.entrant.loss, key=len)
-        mean = write_mean(rival.score)
-        steps.append(Step(f"Use {name} {_at(rival.entrant)}: on the {TEST} split it has {mean}"))
+        steps.append(Step(f"Use {rival.entrant.label}: on the {TEST} split it has {write_mean(rival.score)}"))
     if judgement.standing is Standing.NOT_COMPARED:
         steps.append(_advise("Compare it with the baselines", search, "compare"))
     if form.needs_seeds and not judgement.can_seeds_tell:
@@ -266,12 +264,6 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
     return [*steps, _advise(f"Export {what}", search, *export)]
 
 
-def _at(entrant: Entrant) -> str:
-    """Describe how a loss was trained in the comparison."""
-    described = entrant.describe_training()
-    return described if entrant.step_rule == "recipe" else f"({described})"
-
-
 def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:
     return Step(text, shlex.join(["autoloss", command, str(search.directory), *arguments]))
 
@@ -285,4 +277,4 @@ def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[
         return [f"p: against {reference}, {test}, not corrected"] if reference and tested else []
     if judgement.found is None or not judgement.p_values:
         return []
-    return [f"p: {judgement.found.entrant.label} against this baseline, {test}{describe_correction(judgement)}"]
+    return [f"p: {judgement.found.entrant.name} against this baseline, {test}{describe_correction(judgement)}"]

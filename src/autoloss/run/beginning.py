@@ -30,6 +30,7 @@ from autoloss.store.store import Store
 from autoloss.tasks.catalogue import find_factory
 from autoloss.tasks.task import Task
 from autoloss.workers.leases import build
+from autoloss.zoo.entries import say_loss
 
 LONGER = 3
 """Factor on the length of trainings that is advised where nothing learns."""
@@ -153,13 +154,13 @@ def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskRefe
     if floor.is_beaten(highest):
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
-                f"The best constant prediction scores {floor.constant:.4f} on the valid split, {ladder.standard} {highest:.4f}: "
-                "its training does not improve the metric. A useful loss must score above that constant."
+                f"On the valid split, the best constant prediction scores {floor.constant:.4f}, {say_loss(ladder.standard)} "
+                f"{highest:.4f}: its training does not improve the metric. A useful loss must score above that constant."
             )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
-        f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
+        f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
         f"{floor.describe()}. {_advise(task, reference)} To search anyway: --set ladder.share=0"
     )
 
@@ -181,19 +182,21 @@ def _advise(task: Task, reference: TaskReference) -> str:
     )
 
 
+def describe_tries(task: Task, budget: float) -> str:
+    """Describe what is tried with the standard loss, in training equivalents of the budget."""
+    many = len(task.step_rules) > 1
+    tried = ["learning rates"] * task.tunes_learning_rate + ["step rules"] * many + ["class weights"]
+    fixed = "" if many else " The task's optimizer is used as given: it has no other step rule."
+    return f"Tuning the standard loss: {', '.join(tried)}; at most {budget:.3g} whole trainings.{fixed}"
+
+
 def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> tuple[Ladder | None, Resolution | None]:
     """Tune the standard loss; trainings from before an interruption are reused."""
     task, configuration, say = evaluator.task, evaluator.configuration, drive.say
     budget = configuration.ladder.share * configuration.evaluations
     if budget < LEAST_BUDGET or not evaluator.has_standard:
         return None, None
-    tried = ["rates"] * task.tunes_learning_rate + ["step rules"] * (len(task.step_rules) > 1) + ["weights"]
-    say(
-        f"First what an expert would try with the standard loss: {' and '.join(tried)}, at most {budget:.3g} whole trainings "
-        "(ladder.share; 0 leaves it out)."
-    )
-    if len(task.step_rules) == 1:
-        say("The task's optimizer supports no other step rule, such as clipped gradients; it is used as given.")
+    say(f"{describe_tries(task, budget)} To leave this out: --set ladder.share=0")
     began = time.monotonic()
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)

@@ -31,11 +31,8 @@ from autoloss.space.expression import Expression
 from autoloss.tasks.task import Task
 from autoloss.training.training import Training
 from autoloss.workers.gpus import describe_gpus
+from autoloss.zoo.entries import say_loss
 
-EXPLANATION = (
-    "ξ₀: metric of an untrained network on its samples; ξ_best: of the target itself. g: how far descending the loss raises the "
-    "first towards the second; a loss passes where g is at least η (rejection.threshold)."
-)
 WARMUP = 0.01
 """Share of the schedule that is trained before one is timed, where its steps are not known."""
 LEAST_STEPS = 2
@@ -87,13 +84,13 @@ class TaskCheck:
         seconds_per_candidate: Of testing one candidate, a tree for each branch.
         search_seconds: Estimated time of a search with this budget and number of workers.
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
-        ladder: What an expert would try with the standard loss; None where it was not climbed.
-        resolution: What the valid split can tell, by these trainings; None where the metric was not measured on resamples.
+        ladder: The tuning of the standard loss; None if it was not tuned.
+        resolution: The smallest difference that the valid split can show; None where the metric was not measured on resamples.
         floor: The scores of a network that has learned nothing: of untrained ones, and of a constant prediction.
         rungs: Shares of the schedule that candidates are trained at.
         notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
-        doubts: Faults that data or network seem to have.
-        choices: What the task chose since it was not given, such as the number of epochs.
+        doubts: Likely mistakes in the data or the network.
+        choices: Values that the task chose, such as the number of epochs.
     """
 
     task: str
@@ -126,14 +123,14 @@ class TaskCheck:
         for doubt in self.doubts:
             yield f"  Check: {doubt}"
         for branch in self.branches:
-            g = "–" if branch.score is None else f"{branch.score:.3f}"
-            yield (
-                f"  {branch.branch}: {branch.loss} has g {g} ({self.unit}; η {self.threshold:g}), "
-                f"ξ₀ {branch.initial:.3f}, ξ_best {branch.best:.3f}"
-            )
+            where = f" of the branch {branch.branch}" if len(self.branches) > 1 else ""
+            untested = "has no g" if branch.reason else "is not tested"
+            g = untested if branch.score is None else f"has g = {branch.score:.3f}"
+            passes = f"a loss passes from η = {self.threshold:g} ({self.unit})"
+            yield f"  rejection test{where}: {say_loss(branch.loss)} {g}; {passes}"
+            yield f"    the metric is ξ₀ = {branch.initial:.3f} for an untrained network, ξ_best = {branch.best:.3f} for the target"
             if branch.reason:
                 yield f"    rejected: {branch.reason}. {_advise(branch, self.unit)}"
-        yield f"    {EXPLANATION}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         if self.floor.score is not None:
@@ -142,25 +139,22 @@ class TaskCheck:
         if self.resolution is not None:
             best, untrained = self.ladder and self.ladder.best and self.ladder.best.mean, self.floor.untrained
             yield f"  {self.resolution.describe(None if best is None or untrained is None else best - untrained)}"
-        if self.final_seconds is not None:
-            yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
-        yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
-        shares = ", ".join(f"{rung:.3g}" for rung in self.rungs[:-1])
-        if self.search_seconds is not None:
-            how = f", at {shares} of the schedule first" if shares else ""
-            yield f"  a search of {self.evaluations} trainings{how}: about {duration(self.search_seconds)}"
+        yield f"  one rejection test: {self.seconds_per_candidate:.3f} s"
+        if self.search_seconds is not None and self.final_seconds is not None:
+            yield (
+                f"  a search of {self.evaluations} trainings: about {duration(self.search_seconds + self.final_seconds)}, of which "
+                f"the comparison of the best with the baselines takes {duration(self.final_seconds)}"
+            )
         for note in self.notes:
             yield f"  {note}"
 
     def _describe_ladder(self) -> Iterator[str]:
         if self.ladder is None:
             if self.training_seconds is not None and self.training_seconds > TRAINING_SECONDS:
-                yield (
-                    f"    Other rates and step rules were not tried: a training takes over {TRAINING_SECONDS:g} s. --rates or "
-                    "`autoloss tune` tries them; a search does it first by itself."
-                )
+                slow = f"since a training takes over {TRAINING_SECONDS:g} s: use --rates or `autoloss tune`. A search tunes first."
+                yield f"    Learning rates and step rules were not tried, {slow}"
             return
-        yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried; a search does the same first:"
+        yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
         if self.ladder.highest is not None and self._learns_little(self.ladder.highest):
             yield (
@@ -192,14 +186,14 @@ def check(
         evaluations: The budget whose time is estimated.
         workers: Their number, for the estimate.
         seed: Decides the samples.
-        rates: Also climb the expert's ladder: rates, step rules and weights with the standard loss; None does so where a training
+        rates: Whether to tune the standard loss, too: learning rate, step rule, class weights; if None, only where a training
             takes seconds.
 
     Returns:
         What was found, with the estimated time of a search; `lines()` describes it.
 
     Raises:
-        RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
+        RequestError: Files of the data are faulty, the task cannot be made, or no sample can improve.
         RunError: The task's own code fails.
 
     >>> import autoloss
@@ -269,8 +263,8 @@ def _advise(branch: BranchCheck, unit: str) -> str:
         return "The metric cannot rise by η in absolute units; set rejection.unit=relative."
     if branch.score > 0:
         return (
-            "It improves the metric too slowly: scale targets to about 1, or raise rejection.learning_rate; if neither helps, "
-            "lower rejection.threshold."
+            "It improves the metric too slowly: scale targets to about 1, raise rejection.learning_rate, or lower "
+            "rejection.threshold."
         )
     return (
         "Descending it does not raise the metric: check that higher is better, that the activation fits the network, "
@@ -283,7 +277,7 @@ def _test_standard_loss(name: str, evaluator: Evaluator) -> BranchCheck:
     initial, best = mean(reference.initial), mean(reference.best)
     text, verdict = evaluator.task.standard.get(name), evaluator.judge_standard(name)
     if text is None or verdict is None:
-        loss = "(no standard loss)" if text is None else f"{text} (hand-written)"
+        loss = "(no standard loss)" if text is None else text
         return BranchCheck(name, loss, None, initial, best, None)
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 

@@ -48,11 +48,11 @@ def explain(
         seeds: Training seeds of the loss and of each control, at least 2.
         workers: Processes that train; 0 trains in this process.
         operators: Those of a run that was started with objects.
-        trust: Run the files that the run names although somebody else started it.
+        trust: Run the files that the run names, even if another user started it.
         say: Called with a sentence about what is trained next.
 
     Returns:
-        The share of each cause in the gain, and the plainest thing that does the same; kept with the run.
+        The share of each cause in the gain, and the simplest change with the same effect; stored in the run.
 
     Raises:
         RequestError: There is no run or no such loss, `seeds` is below 2, or the task has no standard loss.

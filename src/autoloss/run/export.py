@@ -33,8 +33,8 @@ def export(
     """Write a loss as a file for use elsewhere.
 
     Args:
-        loss: A loss that was found, a loss, a formula, or a name of the zoo.
-        path: File to write; its suffix says what: `.py`, a file that imports torch alone, `.tex`, or `.json`.
+        loss: A found loss, a `Loss`, a formula, or a name of the zoo.
+        path: File to write: `.py`, which imports only torch, `.tex` or `.json`.
         branches: Those of the task, as `task.branches`; needed for a loss that is not of a run and of anything but a softmax over
             classes.
         library: `lightgbm`, `xgboost` or `catboost`: a `.py` file with an objective for it, which imports NumPy alone.

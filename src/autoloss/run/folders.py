@@ -22,8 +22,7 @@ def make_directory(path: Path) -> None:
         raise RequestError(f"{path} cannot be made: {error.strerror}. Use another.", argument="directory") from None
     if others and not stores.exists(path):
         raise RequestError(
-            f"{path} holds other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}), and a run has a folder of its "
-            "own. Give a new one.",
+            f"{path} contains other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}). Name an empty folder.",
             argument="directory",
         )
 

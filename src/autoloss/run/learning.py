@@ -25,7 +25,7 @@ class Learnt:
 
     Args:
         losses: Run → number of losses that were learnt from.
-        sources: Number of tasks and runs that the prior knows.
+        sources: Number of tasks and runs that the prior was trained on.
     """
 
     path: Path
@@ -35,10 +35,10 @@ class Learnt:
 
 
 def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SHIPPED_PRIOR) -> Learnt:
-    """Add what runs teach about losses to a prior, and write it to a file that `search(…, prior=…)` takes.
+    """Train a prior on the losses of runs, and write it to a file for `search(…, prior=…)`.
 
     Each run counts as one task: its losses are ordered by their scores at the first rung. Nothing is trained, and no code of a run
-    is executed; losses with operators of a person's own are left out.
+    is executed; losses with user-defined operators are left out.
 
     Args:
         runs: Folders of runs of a task with one branch, whose leaves are y and p.
@@ -46,7 +46,7 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
         prior: The prior to add to: `default`, a file, or `none`.
 
     Raises:
-        RequestError: A run does not exist, has too few trained losses, or other branches; or `prior` cannot serve.
+        RequestError: A run does not exist, has too few trained losses, or other branches; or `prior` is not a prior.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
@@ -78,8 +78,8 @@ def learn_run(run: Search) -> Forest:
     scores = dict(_list_scores(run))
     if len(scores) < LEAST_LOSSES:
         raise RequestError(
-            f"The run in {run.directory} has {len(scores)} trained losses with a score; at least {LEAST_LOSSES} are needed. Let it "
-            "go on, or leave it out.",
+            f"The run in {run.directory} has {len(scores)} trained losses with a score; at least {LEAST_LOSSES} are needed. Resume "
+            "it, or leave it out.",
             argument="runs",
         )
     [(branch, form)] = forms.items()

@@ -22,6 +22,7 @@ from autoloss.store.run_settings import RunSettings, StartVerdict
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.leases import build
+from autoloss.zoo.entries import say_loss
 
 FEW_LOSSES = 100
 """Losses after which a search says that none is ahead of the standard one."""
@@ -42,9 +43,9 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
             for name, g in start.g.items()
         )
         if start.reason is None:
-            passed.append(f"{start.label} ({scores})")
+            passed.append(say_loss(start.label))
         else:
-            found.append(f"Does not start from {start.label}: {start.reason} ({scores}). A random tree replaces it.")
+            found.append(f"A random tree replaces the known loss {start.label}: {start.reason} ({scores}).")
     if len(starts) > 1 and not passed:
         # One sentence for all: each of them would say the same.
         reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)
@@ -58,15 +59,14 @@ def describe_budget(configuration: Configuration) -> list[str]:
     """Say whether the budget ends before the first candidate with a parent.
 
     >>> describe_budget(Configuration(evaluations=10))
-    ['The budget holds 10 candidates, and the first 20 are drawn from nothing (evolution.initial): this is a random search. ...']
+    ['The budget covers 10 candidates, and the first 20 are random (evolution.initial), so this is a random search. ...']
     """
     candidates = int(configuration.evaluations / configuration.search.rungs[0])
     if candidates > configuration.evolution.initial:
         return []
     return [
-        f"The budget holds {candidates} candidates, and the first {configuration.evolution.initial} are drawn from nothing "
-        "(evolution.initial): this is a random search. Raise the budget, also later by `autoloss resume`, or lower "
-        "evolution.initial."
+        f"The budget covers {candidates} candidates, and the first {configuration.evolution.initial} are random "
+        "(evolution.initial), so this is a random search. Raise --evaluations, also later with `autoloss resume`."
     ]
 
 
@@ -102,8 +102,8 @@ def describe_idle_workers(workers: int, configuration: Configuration) -> list[st
         return []
     now, better = (" and ".join(f"{name}={value}" for name, value in each.items()) for each in (settings, wanted))
     return [
-        f"With {now}, some of the {workers} workers will often only test losses, or wait for those that train. Set {better} to "
-        "keep nearly all busy; each candidate then knows fewer of the latest ones."
+        f"With {now}, some of the {workers} workers will often wait. Set {better} to keep nearly all busy; candidates are then "
+        "proposed from fewer of the latest scores."
     ]
 
 
@@ -131,7 +131,7 @@ def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | N
         return None
     reason = keep_text(next(iter(failed[-1].reason.splitlines()), "no reason was given"), 300)
     return (
-        f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason} — "
+        f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason}. "
         f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; its results are saved."
     )
 
@@ -182,22 +182,22 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
         drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
     for name, now in drawn.items():
         if (had := evaluator.samples[name][0].prediction.shape[1]) != (has := now[0].prediction.shape[1]):
-            raise RequestError(_advise_changed([f"its branch {name} has {has} outputs and had {had}"]))
+            raise RequestError(_advise_changed([f"the branch {name} has {has} outputs instead of {had}"]))
         same = _are_same(evaluator.samples[name], now)
-        found += [] if same else [f"the data or the network of the branch {name} give other samples"]
+        found += [] if same else [f"the samples of the branch {name} differ: its data or network changed"]
     with suppress(*FAILURES):
         before, now = settings.untrained, evaluator.measure_untrained()
         if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
-            score = "no score" if now is None else f"a score of {now:.4f}"
+            score = "has no score" if now is None else f"scores {now:.4f}"
             found.append(
-                f"the untrained network has {score} and had {before:.4f}: the metric, the network or the valid split is another one"
+                f"the untrained network {score} instead of {before:.4f}: the metric, the network or the valid split changed"
             )
     if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
         now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
-        found.append(f"its standard loss is {now or 'none'} and was {before}")
+        found.append(f"its standard loss is {now or 'none'} instead of {before}")
     recipe = read_recipe(task)
     found += [
-        f"its recipe has {name} {recipe[name]} and had {settings.recipe[name]}"
+        f"its recipe has {name} {recipe[name]} instead of {settings.recipe[name]}"
         for name in sorted(settings.recipe.keys() & recipe.keys())
         # As text, a NaN is the same NaN.
         if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
@@ -207,7 +207,7 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
 
 def _advise_changed(found: Sequence[str]) -> str:
     return (
-        f"The task is not the one that the run began with: {'; '.join(found)}. Earlier and later scores are not comparable. "
+        f"The task has changed since the run began: {'; '.join(found)}. Earlier and later scores are not comparable. "
         "Restore the task, or start a new run with another --out; if the data are split at random, fix the seed of the split."
     )
 
@@ -218,8 +218,8 @@ def _describe_upgrade(before: Sequence[str]) -> list[str]:
         return []
     old, new = (", ".join(one) for one in zip(*pairs, strict=True))
     return [
-        f"The run began with {old} and goes on with {new}: results may differ in the last digits, so that an undisturbed search "
-        "and `autoloss replay --full` may come to another history."
+        f"The run began with {old} and continues with {new}: results may differ in the last digits, and with them the history of "
+        "an uninterrupted search and of `autoloss replay --full`."
     ]
 
 

@@ -25,7 +25,7 @@ TEST_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Finale:
-    """The state of the trainings that follow a search.
+    """The state of the trainings before or after a search.
 
     Args:
         done: Trainings that ended, of about `expected`.
@@ -37,10 +37,11 @@ class Finale:
     expected: int
     seconds: float
     eta_seconds: float | None
+    what: str = "confirming and comparing"
 
     def describe(self) -> str:
         """Describe it in a line."""
-        done = f"confirming and comparing: {self.done} of about {self.expected} trainings"
+        done = f"{self.what}: {self.done} of about {self.expected} trainings"
         return f"{done} · {describe_rest(self.eta_seconds)}"
 
 
@@ -93,7 +94,7 @@ class Forecast:
             work += max(0.0, self.seconds * self.workers - sum(part for part, _ in self.trained) * whole)
         return self._bound(work / max(1, self.workers))
 
-    def tell_trainings(self, count: int, pace: float | None) -> float | None:
+    def tell_trainings(self, count: float, pace: float | None) -> float | None:
         """Return the seconds of the last trainings, which end one by one after `pace` seconds; None tells the last estimate."""
         return self.told if pace is None else self._bound(count * pace)
 

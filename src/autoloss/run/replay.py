@@ -103,13 +103,13 @@ def replay(
     archive: Archive | None = None,
     trust: Trust = False,
 ) -> Replay:
-    """Derive every candidate of a run again and compare it with its row; nothing is trained or written.
+    """Derive every candidate of a run again and compare it with the stored one; nothing is trained or written.
 
     Args:
         task: The task of a run that was started with an object; needed when `full`.
         operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
         full: Test all attempts again, also the rejected ones; they are equal on the same type of CPU and build.
-        trust: Run the files that the run names although somebody else started it; or those of them that may be run.
+        trust: Run the files that the run names, even if another user started it; or those of them that may be run.
 
     Raises:
         RequestError: There is no run, or its task must be given.

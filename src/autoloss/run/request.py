@@ -65,8 +65,8 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
     rate = configuration.search.learning_rate
     if rate != 1 and not task.tunes_learning_rate:
         raise RequestError(
-            f"search.learning_rate is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
-            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
+            f"search.learning_rate is {rate:g}, and the task {task.name} does not support that. Leave it at 1, or follow "
+            "Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
             argument="settings",
         )
     found = request.samples
@@ -96,7 +96,7 @@ def choose_settings(
         begin = recipes.get_search_settings(task, recipe)
         return Configuration().changed({**begin, **(settings or {}), **given})
     if recipe is not None:
-        raise RequestError(f"A configuration has all settings; found recipe={recipe!r} as well. Give only one.")
+        raise RequestError(f"Give either a Configuration, which has all settings, or recipe={recipe!r}.")
     return settings.changed(given)
 
 
@@ -167,8 +167,7 @@ def _choose_prior(configuration: Configuration, prior: str | Path | None, propos
     used = proposer is None and configuration.search.proposer == "guided"
     if prior is not None and str(prior) != UNINFORMED and not used:
         raise RequestError(
-            "A prior orders the trees among which search.proposer=guided chooses; this search has another proposer. Leave the "
-            "prior out, or the proposer.",
+            "A prior is used by search.proposer=guided only, and this search has another proposer. Omit one of the two.",
             argument="prior",
         )
     name = str(prior or configuration.search.prior) if used else UNINFORMED
@@ -201,7 +200,7 @@ def restore_request(
     ):
         if stored != found:
             raise RequestError(
-                f"The run in {directory} was started with another task: its {name} is {stored}, this one's {found}. "
+                f"The run in {directory} was started with another task: its {name} is {stored}; the {name} given is {found}. "
                 "Resume it with its own task, or start a new run."
             )
     table = operator_table(settings.configuration.space.operators, operators)

@@ -148,8 +148,8 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
             raise RequestError(f"{name} fails: {describe_user_error(error)}.") from error
     elif others:
         raise RequestError(
-            f"{what} is no function, so it takes no options; found {', '.join(others)}. The name of a setting has "
-            "its group in front, such as search.learning_rate; the budget is --evaluations, in Python evaluations=…."
+            f"{what} is not a function, so it takes no options; found {', '.join(others)}. Settings have a group, such as "
+            "search.learning_rate; the budget is --evaluations, in Python evaluations=…."
         )
     if not isinstance(loaded, Task):
         raise RequestError(f"{what} is {name_kind(loaded)}; expected a Task or a function that returns one.")
@@ -164,8 +164,8 @@ def _choose_metric(task: Task, metric: str, file: str) -> Task:
 
     if not isinstance(task, SupervisedTask):
         raise RequestError(
-            f"The task {task.name} computes its score itself, so metric={metric} cannot be chosen from outside. Let a function "
-            "with the argument metric return the task."
+            f"The task {task.name} computes its own score, so metric={metric} cannot be chosen. Define a function with an argument "
+            "metric that returns the task."
         )
     if metric in (task.also or ()):
         return task.with_metric(metric)

@@ -24,6 +24,7 @@ from autoloss.space.loss_text import join_losses, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
+from autoloss.zoo.entries import say_loss
 
 if TYPE_CHECKING:
     from autoloss.run.trust import Trust
@@ -128,11 +129,11 @@ class Search:
     """A run and its results.
 
     Args:
-        reader: What was read of the run.
+        reader: The content of the run's store.
         end: Why it ended.
         own: Operators that were given as objects.
-        branches: Those of the task, for who drove the run.
-        trust: Which files that the run names may be run, although somebody else started it.
+        branches: Those of the task, if this process ran the search.
+        trust: Which files that the run names may be run, even if another user started it.
     """
 
     reader: Reader
@@ -187,9 +188,8 @@ class Search:
         """Return a candidate as an entrant, trained as the search does; it is known where the search started from its loss."""
         trees = _leave_out_factors(loss)
         known = any(trees == _leave_out_factors(one) for one in self.configuration.evolution.start)
-        names = (
-            one.label for one in self.settings.start if one.label != one.loss and trees == _leave_out_factors(one.loss)
-        )
+        start = (one for one in self.settings.start if one.label != one.loss)
+        names = (say_loss(one.label) for one in start if trees == _leave_out_factors(one.loss))
         return Entrant(" ".join((f"#{number}", *islice(names, 1))), loss, known=known).follow(self.configuration.search)
 
     @cached_property
@@ -266,7 +266,7 @@ class Search:
         for found in [self.best] if number is None else self.losses([number]):
             return found
         listed = ", ".join(f"#{found.id}" for found in self.top(LISTED)) or "none has a score yet"
-        raise RequestError(f"There is no loss #{number} with an outcome in {self.directory}. The best are: {listed}.")
+        raise RequestError(f"There is no finished loss #{number} in {self.directory}. The best are: {listed}.")
 
     def best_first(self, count: int) -> list[FoundLoss]:
         """Return the losses as new training seeds rank them, then those that were not trained on new seeds, by score."""
@@ -275,7 +275,7 @@ class Search:
         return self.losses(list(order)[:count])
 
     def top(self, count: int) -> list[FoundLoss]:
-        """Return the best by score, each signature once; `best` goes by new training seeds instead."""
+        """Return the highest scores, each signature once; `best` uses the scores on new training seeds instead."""
         return self.losses(self.reader.ranking[:count])
 
     def losses(self, numbers: Sequence[int]) -> list[FoundLoss]:
@@ -337,14 +337,14 @@ def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | Non
 
 
 def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
-    """Read a run, finished or still running; it is not locked, and whoever drives it is not disturbed.
+    """Read a run, finished or running, without locking it.
 
     Args:
         directory: Folder of the run.
-        trust: Let a loss run the operators' files that the run names, although somebody else started it.
+        trust: Load files of operators that the run names, even if another user started it.
 
     Returns:
-        The run as far as it is.
+        The run up to now.
 
     Raises:
         RequestError: There is no run in the directory.
@@ -381,7 +381,7 @@ def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
     known = compared.get(entrant.loss if entrant.number is None else entrant.number)
     if known is not None:
         return known
-    return entrant.follow(search.configuration.search).name_factor()
+    return entrant.follow(search.configuration.search).spell_out()
 
 
 def training_command(search: Search, loss: str) -> str:

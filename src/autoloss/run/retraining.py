@@ -67,7 +67,7 @@ def retrain(
     Args:
         individual: Number of the loss; the run's best when left out.
         task: The task of a run that was started with an object.
-        recipe: One of the paper's experiments, by its name in `autoloss.recipes`: its task and options, and its rows beside.
+        recipe: Name of one of the paper's experiments in `autoloss.recipes`: its task, its options and its published results.
         options: Options of the task to change.
         against: Names of the zoo to train too, or `["all"]` for every baseline that fits; the task's standard loss and what else
             always applies when left out.
@@ -79,7 +79,7 @@ def retrain(
         device: As in `Execution`, likewise `precision` and `channels_last`; the task's own when left out.
         checkpoint_seconds: How often the state of a training is kept; 120 when left out.
         operators: Those of a run that was started with objects.
-        trust: Run the files that the run names although somebody else started it.
+        trust: Run the files that the run names, even if another user started it.
         observe: Called with the pace of the running training at each step.
         say: Called with a sentence before and after each training.
 
@@ -161,7 +161,7 @@ def _choose_learning_rates(
                 "of the search. `autoloss compare --top N` finds it for the N best losses; --learning-rate trains all at one."
             )
         return chosen
-    return [replace(entrant, learning_rate=asked_for).name_factor() for entrant in entrants]
+    return [replace(entrant, learning_rate=asked_for).spell_out() for entrant in entrants]
 
 
 def _settings(task: Task, name: TaskReference, split: str, execution: Execution) -> dict[str, Any]:

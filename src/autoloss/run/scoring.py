@@ -26,6 +26,7 @@ from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.zoo.entries import say_loss
 
 FINAL = FinalSettings()
 BASELINES = ("usual", "all")
@@ -87,8 +88,8 @@ def score(
         named = [part in zoo.names() for part in split_branches(label).values()]
         # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
         text = label if any(named) else join_branches(resolved)
-        entrant = Entrant(label, text, baseline=all(named)).follow(request.configuration.search)
-        entrants.append(entrant.name_factor())
+        entrant = Entrant(say_loss(label), text, baseline=all(named)).follow(request.configuration.search)
+        entrants.append(entrant.spell_out())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     training_seeds = [evaluator.make_training().seed]
@@ -145,7 +146,7 @@ def compare(
         workers: Processes that train; 0 trains in this process.
         baselines: `usual`, those that a search ends with, or `all` that fit the task.
         operators: Those of a run that was started with objects.
-        trust: Run the files that the run names although somebody else started it.
+        trust: Run the files that the run names, even if another user started it.
         say: Called with a sentence where the task is not the one that the run began with.
 
     Returns:
@@ -192,7 +193,5 @@ def compare(
             )
         judged_by = store.settings().comparison.seeds
         if judged_by > seeds:
-            tell(
-                f"The run is still judged by its comparison over {judged_by} training seeds, which says more than one over {seeds}."
-            )
+            tell(f"The verdict is still that of the comparison over {judged_by} training seeds, not of this one.")
         return rows

@@ -77,22 +77,22 @@ def search(
         metric: Metric of a task of the catalogue.
         options: Further keyword arguments of a task of the catalogue.
         evaluations: N, the number of proxy trainings.
-        seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
+        seed: Seed of all random draws; equal seeds give equal histories for any number of workers.
         workers: Processes that train and test; 0 does both in this process. As `autoloss.Machines`, also how a Ray cluster is used
             and which faults are injected.
         ray: `auto` starts a Ray cluster on this machine, an address uses an existing one; `workers` processes run on it.
         directory: Folder of the run; a new one under `runs` by default.
-        settings: `evolution.lag` and the like → value, over those of the recipe; or a whole `autoloss.Configuration`.
-        recipe: The settings to begin with: `default`, which finds most in some tens of trainings, or `paper`, those of the paper
+        settings: Name, such as `evolution.lag` → value, to override the recipe's; or a whole `autoloss.Configuration`.
+        recipe: The settings to begin with: `default`, which suits tens of trainings, or `paper`, those of the paper
             for 500 trainings; docs/results.md compares them.
-        start: Losses to start from: a file with one on each line; or, with commas between, formulas, names of the zoo, `zoo` or
+        start: Losses to start from: a file with one on each line; or, separated by commas, formulas, names of the zoo, `zoo` or
             `shelf` for all of the formulas there that fit, and folders of runs, for the ten best losses of each; or several of
             these. The first candidates are those of them that pass the rejection protocol. They come beside those of the
             settings, by default the shelf; `none` starts from no known loss.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
-        prior: What earlier tasks teach about losses, which orders candidates: `default`, a file that `autoloss learn` wrote, or
+        prior: A ranking of losses learned from earlier tasks: `default`, a file that `autoloss learn` wrote, or
             `none`; that of the settings when None, which is `default`, and `none` with the recipe `paper`.
         proposer: Plans the candidates, in the place of the one that `search.proposer` names; see `autoloss.Proposer`.
         archive: Finds parents, in the place of the ageing population; see `autoloss.Archive`.
@@ -138,7 +138,7 @@ def search(
     with _own_run(path):
         if stores.exists(path):
             raise RequestError(
-                f"{path} already holds a run. Go on with it: {resume_command(path)} — or give another directory.",
+                f"{path} already contains a run. Resume it: {resume_command(path)} — or give another directory.",
                 argument="directory",
             )
         evaluator = _check_task(request, tell)
@@ -182,7 +182,7 @@ def resume(
     observe: ObserveSearch | None = None,
     say: Say | None = None,
 ) -> Search:
-    """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
+    """Continue a run where it stopped; a finished one is only read and, where needed, compared.
 
     Args:
         task: The task of a run that was started with an object.
@@ -320,8 +320,7 @@ def _ignore(event: object) -> None:
 def _extend_budget(configuration: Configuration, evaluations: int | None) -> Configuration:
     if evaluations is not None and evaluations < configuration.evaluations:
         raise RequestError(
-            f"This run's budget is {configuration.evaluations} trainings; {evaluations} is less. "
-            "A budget can grow: its shorter history stays the beginning of the longer one."
+            f"This run's budget is {configuration.evaluations} trainings, and {evaluations} is less. A budget can only be raised."
         )
     return configuration.changed({"evaluations": configuration.evaluations if evaluations is None else evaluations})
 

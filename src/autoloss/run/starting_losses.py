@@ -87,7 +87,7 @@ def parse_starting_losses(
     given: dict[Loss, StartingLoss] = {}
     for one in found:
         if not one.source and (first := given.setdefault(one.loss, one)) is not one:
-            raise RequestError(f"{one.place}{one.label} is the loss {first.label} once more; give each once.")
+            raise RequestError(f"{one.place}{one.label} is the same loss as {first.label}. Give each loss once.")
     room = most - len(given)
     chosen: dict[Loss, StartingLoss] = {}
     offered: dict[str, dict[Loss, bool]] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
@@ -10,6 +11,8 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
+from autoloss.run.beginning import describe_tries
+from autoloss.run.progress import Finale, Forecast
 from autoloss.run.request import make_request, prepare
 from autoloss.run.user_files import importable_files
 from autoloss.tasks.task import Task
@@ -28,17 +31,21 @@ def tune(
     trainings: float = TRAININGS,
     seed: int = 0,
     workers: int = 2,
+    say: Callable[[str], None] = lambda text: None,
+    observe: Callable[[Finale], None] = lambda progress: None,
 ) -> Ladder:
-    """Try what an expert would with a task's standard loss before a new one, on the valid split.
+    """Tune the training with a task's standard loss, on the valid split.
 
     Rates and step rules (as the recipe says, clipped, one norm of the gradient, AdamW), weights of the classes and of the
-    branches, a tuned threshold, a longer training: raced on short trainings first, the leaders whole and on several seeds.
+    branches, a tuned threshold, a longer training: all in short trainings first, the best in whole ones on several seeds.
 
     Args:
         task: As for `autoloss.search`, likewise `metric`, `options` and `frozen`.
         trainings: Training equivalents that may be spent, at least 2.
         seed: Seed from which the training seeds are derived.
         workers: Processes that train; 0 trains in this process.
+        say: Called with a sentence on what is tried.
+        observe: Called with the progress after each training.
 
     Returns:
         What was tried, the best first.
@@ -58,7 +65,18 @@ def tune(
     evaluator = prepare(request, samples=False)
     if not evaluator.has_standard:
         raise RequestError(f"The task {request.task.name} has no standard loss for every branch; declare `standard`.")
+    say(describe_tries(request.task, trainings))
+    began, forecast = time.monotonic(), Forecast(workers)
+
+    def tell(recorded: int, expected: int) -> None:
+        if recorded:
+            spent = sum(job.training.fidelity * job.training.length for job in record.outcomes)
+            seconds = time.monotonic() - began
+            left = forecast.tell_trainings(max(0.0, trainings - spent), seconds / spent)
+            observe(Finale(round(spent), round(trainings), seconds, left, "tuning the standard loss"))
+
     with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
-        ladder = climb_ladder(request.task, seed, trainings, Record(dispatcher))
+        record = Record(dispatcher, observe=tell)
+        ladder = climb_ladder(request.task, seed, trainings, record)
     assert ladder is not None
     return ladder

@@ -75,8 +75,8 @@ def importable_files() -> Iterator[None]:
     """
     if not _driving.acquire(blocking=False):
         raise RequestError(
-            "Another thread of this process searches or trains with autoloss. Both would draw from the same global generators, and "
-            "neither could be repeated. Wait for it, or start this one in a process of its own."
+            "Another thread of this process searches or trains with autoloss. Both would share the global random generators. Wait "
+            "for it, or start this one in another process."
         )
     try:
         if _open:
@@ -108,6 +108,8 @@ def load_object(name: str, kind: str, kinds: tuple[type, ...] = ()) -> Any:
     public = [key for key in vars(module) if not key.startswith("_")]
     if attribute not in public:
         own = [key for key in public if _is_own(getattr(module, key), module, kinds)]
+        if not own:
+            raise RequestError(f"{file.name} defines no {kind}. Define one, and name it as in {file.name}:{attribute}.")
         raise unknown(f"{kind} in {file.name}", attribute, own)
     return getattr(module, attribute)
 

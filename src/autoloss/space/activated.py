@@ -159,8 +159,8 @@ def spatial(prediction: Tensor) -> Tensor:
         return prediction
     if not 1 <= prediction.ndim <= 3:
         raise RequestError(
-            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, D, H, W), (N, C, H, W), (N, C, L), "
-            "(N, C) or (N,); reshape it before the loss."
+            f"The prediction has the shape {tuple(prediction.shape)}; expected (N, C, D, H, W), (N, C, H, W), (N, C, L), (N, C) or "
+            "(N,). Reshape it before the loss."
         )
     return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
 

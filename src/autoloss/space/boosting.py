@@ -84,8 +84,8 @@ class LightGBMObjective:
         head, rest = text.split("\nTree=0\n", 1)
         if "objective=" in head or "average_output" in head or "is_linear=1" in rest:
             raise RequestError(
-                "The Booster was finished before or has a built-in objective, or is a random forest or of linear trees, which "
-                "cannot take a start."
+                "This Booster cannot take a start: it is finished already, has a built-in objective or linear trees, or is a "
+                "random forest."
             )
         names = {
             "logistic": "binary sigmoid:1",

@@ -58,8 +58,8 @@ class Branch(ABC):
     """One output of a network that a loss is applied to, and the owner of every fact about it.
 
     `prediction` is raw everywhere: logits, heatmap values, box deltas. A new kind of branch is a subclass in one file: it declares
-    its leaves with their roles, its weight, and the abstract methods. Every other fact has a default that is right for any branch,
-    if not the fastest; nothing else needs to change.
+    its leaves with their roles, its weight, and the abstract methods. Every other member has a default that is correct for any
+    branch, if not the fastest.
     """
 
     leaves_and_roles: Mapping[str, Role]
@@ -97,12 +97,12 @@ class Branch(ABC):
         return {"target": target}
 
     def is_empty(self, context: Mapping[str, Tensor]) -> bool:
-        """Return True if a batch has nothing that a loss could be computed of; training then leaves it out."""
+        """Return True if no loss can be computed of a batch; training skips it."""
         return False
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """The values that leaves can take; a leaf without a range can take any. Formulas are simplified by them."""
+        """The values that leaves can take; a leaf without a range can take any. They are used to simplify formulas."""
         return {}
 
     @property
@@ -152,20 +152,20 @@ class Branch(ABC):
         return 0.1 if self.predicts_probabilities else 0.5
 
     def has_competition(self, channels: int) -> bool:
-        """Say whether a prediction of so many channels passes through a softmax; one logit is a softmax over two channels."""
+        """Return True if a prediction of so many channels passes through a softmax; one logit is a softmax over two channels."""
         return self.has_classes or (channels == 1 and self.predicts_probabilities)
 
     @property
     def kernel(self) -> Kernel | None:
-        """The way in which compiled code makes the leaves; None where it cannot, so that the reference runs in its place."""
+        """How compiled code computes the leaves; None where it cannot, and the reference runs instead."""
         return None
 
     def with_kernel(self, kernel: str) -> Branch:
-        """Return the branch with leaves made in another way, where it can make them so too; otherwise itself."""
+        """Return the branch with leaves of another kernel, or itself if it does not support that one."""
         return self
 
     def fits(self, kernel: str, channels: int) -> bool:
-        """Say whether a loss that was published for leaves made like this means the same here.
+        """Return True if a loss that was published for leaves of this kernel means the same here.
 
         Args:
             channels: Of the raw prediction. One logit becomes two, of which softmax and sigmoid make the same probabilities.

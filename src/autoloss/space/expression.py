@@ -37,7 +37,7 @@ class Expression:
 
     Args:
         symbols: The nodes in prefix order, an operator before its children.
-        factor: The scale at which a search trains the tree; it belongs to the loss, and no tree that is drawn has another than 1.
+        factor: The scale at which a search trains the tree, as a part of the loss; 1 for trees that are drawn.
 
     Raises:
         ValueError: The symbols are not exactly one complete tree, or the factor is not one that `round_factor` returns.

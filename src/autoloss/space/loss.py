@@ -234,7 +234,7 @@ def bind(loss: Mapping[str, Expression | BranchLoss | Loss | HandWritten], branc
         branches: The branches of the task; each needs a loss.
 
     Raises:
-        RequestError: The loss lacks a branch, or has one that the task does not have, or what is given for one is no loss.
+        RequestError: The loss lacks a branch, or has one that the task does not have, or a value is not a loss.
 
     >>> criterion = bind(Loss("-y * log(p)"), {"main": ActivatedBranch()})
     >>> criterion["main"](torch.zeros(2, 4), {"target": torch.tensor([0, 3])})

@@ -186,9 +186,7 @@ def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tu
         return labels, weight, 1
     scores = int(labels.max()) + 1 if classes is None else classes
     if (labels != labels.astype(int)).any() or labels.min() < 0 or labels.max() >= scores:
-        raise RequestError(
-            f"The labels go from {labels.min():g} to {labels.max():g}; expected classes 0 to {scores - 1}."
-        )
+        raise RequestError(f"Labels go from {labels.min():g} to {labels.max():g}; expected classes 0 to {scores - 1}.")
     if absent := sorted(set(range(scores)) - set(kept.astype(int).tolist())):
         raise RequestError(
             f"No row of positive weight has the class {', '.join(map(str, absent))} of the {scores} classes 0 to {scores - 1}. "

@@ -57,7 +57,7 @@ def select_operators(
             raise unknown("operator", name, known)
     left = tuple(operator for name, operator in known.items() if name not in without)
     if not left:
-        raise RequestError("All operators are switched off; keep at least one.")
+        raise RequestError("All operators are excluded; keep at least one.")
     for branch, roles in leaves.items():
         if Role.BOTH not in roles.values() and all(operator.arity == 1 for operator in left):
             raise RequestError(

@@ -269,7 +269,7 @@ def _passing_cause(error: Exception) -> str | None:
     if _code(error) in NO_ROOM:
         return "Make room on its disk"
     if _kind(error) in LOCKED:
-        return "Another program has it locked: end what that program does with it"
+        return "Another program has locked it: close that program"
     return None
 
 

@@ -51,9 +51,7 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
             "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
         ) from error
     if not isinstance(built, nn.Module):
-        raise RequestError(
-            f"The network is {name_kind(built)}; expected a torch.nn.Module, or a function returning one."
-        )
+        raise RequestError(f"The network is {name_kind(built)}; expected an nn.Module, or a function returning one.")
     return built
 
 

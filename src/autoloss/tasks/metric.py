@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind
+from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind, quote
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.pairs import PairBranch
@@ -74,8 +74,8 @@ def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
     if not callable(metric) and not isinstance(metric, StreamedMetric):
         raise RequestError(
-            f"The metric {name!r} is {name_kind(metric)}; expected a function (prediction, target) → float, or an "
-            "object with update, compute and reset."
+            f"{name} is {quote(metric)}; expected a function (prediction, target) → float, or an object with update, compute and "
+            "reset, such as a torchmetrics.Metric."
         )
     return metric
 
@@ -274,8 +274,9 @@ def to_float(value: Any) -> float:
         return math.nan
     except (TypeError, ValueError, RuntimeError) as error:
         shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        advice = "Does it end with a return?" if value is None else "Average over classes, or pick one of the values."
         raise RequestError(
             f"The metric returned {name_kind(value)}{shape}; expected one number, higher is better, or NaN where it "
-            "is undefined. Average over classes, or pick one of the values."
+            f"is undefined. {advice}"
         ) from error
     return number.real if math.isfinite(number.real) else math.nan

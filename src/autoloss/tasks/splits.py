@@ -122,9 +122,9 @@ class Split:
         )
         if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(
-                f"The {self.name} data draws from its own random generator: the same examples differ when they are "
-                "loaded again, so no training could be repeated. Give Data(reseed=…), a function of (data set, seed) that seeds "
-                "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
+                f"The {self.name} data draws from its own random generator: examples differ when they are loaded again, so a "
+                "training cannot be repeated. Give Data(reseed=…), a function of (data set, seed) that seeds it, or let it draw "
+                "from the global generators of torch, NumPy or Python, which are seeded for each batch."
             )
 
     def make_folds(self, count: int | None) -> list[dict[str, Split]]:
@@ -221,8 +221,8 @@ def describe_folds(folds: Sequence[Mapping[str, Split]], data: Data) -> list[str
         return []
     train, valid = (len(folds[0][part]) for part in ("train", "valid"))
     return [
-        f"No validation data given: {valid} of the {train + valid} train examples are held out, in {len(folds)} ways (folds; "
-        "Data(folds=…) chooses their number)."
+        f"No validation data given: each training holds out {valid} of the {train + valid} train examples, one of {len(folds)} "
+        "folds (Data(folds=…))."
     ]
 
 

@@ -90,7 +90,7 @@ class SupervisedTask(TrainerTask):
         also: Further metrics by name, reported with the score.
         device: Device on which networks are trained.
         trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
-            of the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
+            by the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
             the schedule) and `learning_rate` (a factor), which the function has to follow.
 
     Raises:

@@ -127,7 +127,7 @@ def read_table(
     columns = {option: column for option, column in wanted.items() if column}
     if len(set(columns.values())) < len(columns):
         raise RequestError(
-            f"One column of {path.name} stands for two of {', '.join(f'{o}={c}' for o, c in columns.items())}; give each its own."
+            f"A column of {path.name} is named twice: {', '.join(f'{o}={c}' for o, c in columns.items())}. Name different columns."
         )
     return read_columns(path, [*columns.values()], drop=options.list_dropped(), missing=options.missing), columns
 

@@ -57,8 +57,8 @@ class Task(ABC):
         replays_norms: Whether `train` takes `pacing`.
         tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
-        describe_reference: (split) → a sentence on what somebody would use instead of any loss, with its score; None if nothing is.
-        obstacle: Why nothing can be learned from the data, in a sentence; a search is refused then. Empty where it can.
+        describe_reference: (split) → a sentence with the score of the usual alternative to a network; None if there is none.
+        obstacle: Why nothing can be learned from the data, in a sentence, with which a search then ends; empty otherwise.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", metric="auc")
@@ -203,6 +203,6 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
     ):
         if value != 1 and not followed:
             raise RequestError(
-                f"The task {task.name} trains at the {name} 1 only; found {value:g}. Leave it at 1, or follow it in train() and "
-                f"declare `{declaration} = True`."
+                f"The task {task.name} does not support a {name} other than 1; found {value:g}. Leave it at 1, or follow it in "
+                f"train() and declare `{declaration} = True`."
             )

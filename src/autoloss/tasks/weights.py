@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, name_kind, quote, unknown
 
-_EXPECTED = (
-    "Expected names and tensors alone, saved by torch.save(network.state_dict(), path) or as safetensors; a whole pickled network "
-    "is not loaded."
-)
+_EXPECTED = "Expected a state dict, saved by torch.save(network.state_dict(), path) or as safetensors."
 
 
 def load_state_dict(path: str) -> dict[str, Tensor]:
@@ -34,8 +31,7 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     except UnpicklingError:
         # The message of torch advises to load the file without this protection.
         raise RequestError(
-            f"The weights in {path} cannot be read: the file is damaged, or holds more than tensors, which could run code when "
-            f"loaded. {_EXPECTED}"
+            f"The weights in {path} cannot be read: the file is damaged, or contains code, such as a pickled network. {_EXPECTED}"
         ) from None
     except Exception as error:  # Each format raises its own errors.
         reason = (str(error).splitlines() or [""])[0]
@@ -74,7 +70,7 @@ def load_weights(network: Any, name: str, weights: str) -> Any:
             network.load_state_dict(load_state_dict(weights))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
-            raise RequestError(f"{weights} is no state dict of a {name} ({reason}); give one.") from None
+            raise RequestError(f"{weights} is not a state dict of a {name} ({reason}).") from None
     return network
 
 

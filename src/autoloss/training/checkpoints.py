@@ -95,8 +95,7 @@ class TrainingState:
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise RequestError(
-                f"{path} does not fit this network or optimizer: {error}. Restore the task as it was when the training began, "
-                "or keep this training in another folder.",
+                f"{path} does not fit this network or optimizer: {error}. Restore the task, or use another folder.",
                 argument="out",
             ) from None
         self.scaler.load_state_dict(state["scaler"])
@@ -184,7 +183,7 @@ def _check_metadata(there: Metadata, here: Metadata, path: Path) -> None:
     if differing:
         listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
         raise RequestError(
-            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one in another folder.",
+            f"{path} belongs to another training: {listed}. Repeat that training, or use another folder.",
             argument="out",
         )
 

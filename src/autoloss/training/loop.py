@@ -155,7 +155,7 @@ def fit(
         if value is not None:
             training.curve.append((step, value))
         elif not training.curve and step >= min(steps, PATIENCE):
-            return Diverged(step, f"no loss could be computed of any of {step} batches")
+            return Diverged(step, f"none of the first {step} batches had a loss")
         if checkpoints and (step == steps or distribution.run_on_first(lambda now=step: checkpoints.is_due(now))):
             training.save(checkpoints)
         if observe is not None and value is not None:

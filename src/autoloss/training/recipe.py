@@ -39,8 +39,8 @@ ADAM_RATE = 1e-3
 class Recipe:
     """Optimizer, schedule, batch size and regularisation of a training.
 
-    Epochs, batch size and learning rate that are not given follow from the number of training examples (`choose`), so that little
-    data, too, are trained on for some 200 steps.
+    Epochs, batch size and learning rate that are not given follow from the number of training examples (`choose`), so that small
+    data sets are trained on for about 200 steps, too.
 
     Raises:
         RequestError: A value is outside its range.
@@ -94,7 +94,7 @@ class Recipe:
 
         Args:
             examples: Number of training examples.
-            batches: Batches of an epoch, where something else than the batch size decides it.
+            batches: Batches of an epoch, where the batch size does not decide it.
             length: Factor on epochs that are chosen.
 
         >>> chosen = Recipe(learning_rate=0.1).choose(200)

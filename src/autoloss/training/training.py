@@ -89,7 +89,7 @@ class Training:
             *((f"scale[{branch!r}]", factor, 0 < factor < math.inf, "above 0") for branch, factor in scale.items()),
         ):
             if not holds:
-                raise RequestError(f"The training's {name} is {value}; it needs to be {expected}.")
+                raise RequestError(f"Training.{name} is {value}; expected a number {expected}.")
 
     def __hash__(self) -> int:
         numbers = (self.seed, self.fold, self.fidelity, self.learning_rate, self.length, self.tuned_threshold)

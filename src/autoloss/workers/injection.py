@@ -130,7 +130,7 @@ class Injection:
             if name not in FAULTS:
                 raise unknown("fault to inject", name, [*FAULTS, "seed"])
             if not 0 <= rate <= 1:
-                raise RequestError(f"The rate of {name} is {rate}; it is a share of all attempts, from 0 to 1.")
+                raise RequestError(f"The rate of {name} is {rate}; expected a share of all attempts, from 0 to 1.")
         if sum(self.rates.values()) > 1:
             raise RequestError(f"The rates of faults add up to {sum(self.rates.values()):g}; the most is 1.")
 

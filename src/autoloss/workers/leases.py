@@ -196,8 +196,8 @@ class LeasedWorkers(PolledWorkers):
         match answer:
             case Heartbeat(build=theirs) if theirs != build():
                 self._refuse(
-                    f"A node of the cluster computes with {', '.join(theirs)}; this driver with {', '.join(build())}. "
-                    "One history needs one build: install the same releases on all nodes."
+                    f"A node of the cluster has {', '.join(theirs)}; the driver has {', '.join(build())}. Install the same "
+                    "releases on all nodes."
                 )
             case Heartbeat():
                 self._renew(slot, answer)

@@ -117,7 +117,7 @@ def split_answers(buffer: bytearray, token: bytes) -> list[tuple[int, bytes]]:
     answers = []
     while buffer:
         if not token.startswith(buffer[:TOKEN_BYTES]):
-            raise StrayBytesError(f"{bytes(buffer[:TOKEN_BYTES])!r} came in place of an answer")
+            raise StrayBytesError(f"expected an answer, received {bytes(buffer[:TOKEN_BYTES])!r}")
         if len(buffer) < _HEADER.size:
             break
         _, job, length = _HEADER.unpack_from(buffer)

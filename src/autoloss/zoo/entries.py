@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
+from autoloss.space.loss_text import split_branches
 from autoloss.zoo.entry import Entry, read_rows
 from autoloss.zoo.found import FOUND
 from autoloss.zoo.shelf import SHELF
@@ -102,7 +103,7 @@ ins/mask | Mask | softmax | one_hot | abs(log(y * p))
 """
 """Name, row of the paper's table, activation, target and formula; description."""
 _ASL = "\n".join(
-    f"asl_{metric.lower()} | softmax | one_hot | {metric} | | @auto_seg.get_published {metric.lower()}\n"
+    f"asl_{metric.lower()} | softmax | one_hot | {metric} | Auto-Seg-Loss for {metric} | @auto_seg.get_published {metric.lower()}\n"
     f"Auto-Seg-Loss: {metric} with curves for its logical operations, as found on VOC\n"
     "Li et al., 2021, Auto Seg-Loss, and the curves of its authors' configurations"
     for metric in ("mIoU", "FWIoU", "gAcc", "mAcc", "BIoU", "BF1")
@@ -121,31 +122,31 @@ huber | none | values | — | Huber loss | \
 (1 + abs(p - y) - abs(1 - abs(p - y))) * (3 * abs(p - y) - 1 + abs(1 - abs(p - y))) / 8
     square where the error is below 1, absolute beyond
     Huber, 1964, Robust Estimation of a Location Parameter
-quantile_10 | none | values | — | quantile loss, 10 % | abs(p - y) / 2 + 2 * (p - y) / 5
+quantile_10 | none | values | — | 10 % quantile loss | abs(p - y) / 2 + 2 * (p - y) / 5
     quantile loss: the prediction is exceeded by 90 % of the values
     Koenker & Bassett, 1978, Regression Quantiles
-quantile_90 | none | values | — | quantile loss, 90 % | abs(p - y) / 2 + 2 * (y - p) / 5
+quantile_90 | none | values | — | 90 % quantile loss | abs(p - y) / 2 + 2 * (y - p) / 5
     quantile loss: the prediction is exceeded by 10 % of the values
     Koenker & Bassett, 1978, Regression Quantiles
 focal | softmax | one_hot | — | focal loss | -(1 - p)**2 * y * log(p)
     focal loss with γ = 2, without class weights
     Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4
-dice | softmax | one_hot | Dice coefficient | | @region_losses.soft_dice
+dice | softmax | one_hot | Dice coefficient | Dice | @region_losses.soft_dice
     soft Dice over the classes of a batch; written by hand, since a quotient of two sums is not a tree
     Milletari et al., 2016, V-Net, Section 3; per class and with plain sums as in segmentation-models-pytorch
-wce | softmax | one_hot | mAcc | | @region_losses.weighted_cross_entropy
+wce | softmax | one_hot | mAcc | weighted cross entropy | @region_losses.weighted_cross_entropy
     cross entropy weighted by the inverse frequencies of the classes in a batch
     Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells
-lovasz | softmax | one_hot | mIoU | | @region_losses.lovasz_softmax
+lovasz | softmax | one_hot | mIoU | Lovász | @region_losses.lovasz_softmax
     Lovász-Softmax over the classes that a batch holds
     Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11
-dpce | softmax | one_hot | — | | @region_losses.distance_penalised_cross_entropy
+dpce | softmax | one_hot | — | distance-penalised cross entropy | @region_losses.distance_penalised_cross_entropy
     cross entropy weighted by the proximity to the border of the target's region
     Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation
-ssim | softmax | one_hot | — | | @region_losses.ssim_loss
+ssim | softmax | one_hot | — | SSIM | @region_losses.ssim_loss
     structural similarity of probabilities and classes in windows of 11 pixels
     Wang et al., 2004, Eq. 13; Qin et al., 2019, BASNet, Eq. 4
-ce_ssim | softmax | one_hot | — | | @region_losses.ssim_with_cross_entropy
+ce_ssim | softmax | one_hot | — | cross entropy with SSIM | @region_losses.ssim_with_cross_entropy
     cross entropy plus structural similarity
     Qin et al., 2019, BASNet, Eq. 2, without IoU
 ranknet | pair_probability | {ORDER} | — | RankNet | -y * log(p)
@@ -163,20 +164,20 @@ auc_square | pair_difference | {ORDER} | AUC | pairwise squared loss | (1 - p)**
 auc_exponential | pair_difference | {ORDER} | AUC | pairwise exponential loss | exp(-p)
     pairs of items: exponential loss of the difference of scores, p
     Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences (RankBoost)
-cox | pair_probability | times and events | concordance index | | @pairs.Cox
+cox | pair_probability | times and events | concordance index | Cox loss | @pairs.Cox
     negative partial likelihood of proportional hazards; written by hand, since its sum over a risk set is no tree
     Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4
-listnet | pair_probability | {ORDER} | NDCG | | @pairs.ListNet
+listnet | pair_probability | {ORDER} | NDCG | ListNet | @pairs.ListNet
     softmax cross entropy over the items of each query; written by hand: its sum over a list is no tree
     Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
-auc_margin | pair_probability | {ORDER} | AUC | | @pairs.AucMargin
+auc_margin | pair_probability | {ORDER} | AUC | AUC margin loss | @pairs.AucMargin
     LibAUC's margin loss with the best a, b and α of the batch; written by hand: it needs means of both classes
     Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5
-pointwise | pair_probability | {ORDER} | — | | @pairs.Pointwise
+pointwise | pair_probability | {ORDER} | — | pointwise cross entropy | @pairs.Pointwise
     binary cross entropy of the scores of single items; written by hand, since leaves are those of pairs
     the standard loss of click prediction
 {_ASL}
-l1 | box | deltas of the target box | — | | @boxes.SmoothL1
+l1 | box | deltas of the target box | — | smooth L1 | @boxes.SmoothL1
     smooth L1 on box deltas, with the threshold and divisor of Faster R-CNN; written by hand: leaves are areas
     Girshick, 2015, Fast R-CNN, Eq. 3, as in torchvision
 iou | box | {AREAS} | — | IoU loss | log(inv(i / u))
@@ -185,10 +186,10 @@ iou | box | {AREAS} | — | IoU loss | log(inv(i / u))
 giou | box | {AREAS} | — | GIoU loss | 1 - i / u + (e - u) / e
     generalised IoU loss of boxes
     Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1
-cse_auto_a_cls | softmax | one_hot, and the IoU of each predicted box | — | | @boxes.WeightedByOverlap
+cse_auto_a_cls | softmax | one_hot, and the IoU of each predicted box | — | CSE-AutoLoss-A of classes | @boxes.WeightedByOverlap
     classes of boxes: cross entropy times 1 + sin(IoU); written by hand: it needs a sine and the detached IoU
     {CSE}, CSE-AutoLoss-A
-cse_auto_a_reg | box | {AREAS} | — | | (1 - i / u) + (1 - (i + 2) / e)
+cse_auto_a_reg | box | {AREAS} | — | CSE-AutoLoss-A of boxes | (1 - i / u) + (1 - (i + 2) / e)
     coordinates of boxes, found together with baseline/cse_auto_a_cls
     {CSE}, CSE-AutoLoss-A
 """
@@ -220,3 +221,13 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
 all of them, and of which items: those with space, such as images, single rows, or any."""
 _WHOLE = (_combine("det", "all four branches"), _combine("ins", "all five branches"))
 ENTRIES = {row.name: row for row in (*_read_published(), *_WHOLE, *_read_baselines(), *SHELF, *FOUND)}
+
+
+def say_loss(loss: str) -> str:
+    """Return what a person calls a loss: the title of each named loss in it; a formula stays as it is.
+
+    >>> say_loss("baseline/lovasz"), say_loss("cls: baseline/ce; reg: baseline/l1"), say_loss("y * p")
+    ('Lovász', 'cross entropy + smooth L1', 'y * p')
+    """
+    names = split_branches(loss).values()
+    return " + ".join(ENTRIES[name].title or name for name in names) if set(names) <= set(ENTRIES) else loss

@@ -112,7 +112,7 @@ def resolve(
         if os.path.isfile(text):
             return os.path.basename(text), _read_file(text, branches, operators)
         if text and _NAME.fullmatch(text):
-            raise RequestError(f"{refuse_name('loss', text)} It is no file or formula: {error.problem}") from None
+            raise RequestError(f"{refuse_name('loss', text)} Nor is it a file or formula: {error.problem}") from None
         raise
 
 

@@ -24,89 +24,90 @@ TVERSKY = "Salehi et al., 2017, Tversky Loss Function for Image Segmentation, wi
 COMPOUND = "Isensee et al., 2021, nnU-Net: cross entropy plus Dice"
 _TABLES = {
     "softmax": f"""
-balanced_ce | cross entropy over the share of the class | -y * log(p) / mean_nhw(y)
+balanced_ce | balanced cross entropy | cross entropy over the share of the class | -y * log(p) / mean_nhw(y)
     {BALANCED}
-root_balanced_ce | cross entropy over the root of the share of the class | -y * log(p) / sqrt(mean_nhw(y))
+root_balanced_ce | root-balanced cross entropy | cross entropy over the root of a class's share | -y * log(p) / sqrt(mean_nhw(y))
     {ROOT}
-effective_ce | cross entropy over the effective number of the class | -y * log(p) / tanh(8 * mean_nhw(y))
+effective_ce | effective-number cross entropy | cross entropy over a class's effective number | -y * log(p) / tanh(8 * mean_nhw(y))
     {EFFECTIVE}
-root_balanced_focal | focal loss over the root of the share of the class | -(1 - p)**2 * y * log(p) / sqrt(mean_nhw(y))
+root_balanced_focal | root-balanced focal loss | focal loss over the root of a class's share | \
+-(1 - p)**2 * y * log(p) / sqrt(mean_nhw(y))
     {FOCAL}; {ROOT}
-brier | squared error of the probabilities | (p - y)**2
+brier | Brier score | squared error of the probabilities | (p - y)**2
     {BRIER}
-absolute | absolute error of the right class's probability | -y * p
+absolute | absolute error of probabilities | absolute error of the right class's probability | -y * p
     {ABSOLUTE}
-dice | soft Dice of each class in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
+dice | Dice by class | soft Dice of each class in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
     {DICE}
-tversky | soft Tversky index of each class | -mean_nhw(y * p) / mean_nhw(2 * y + p)
+tversky | Tversky loss | soft Tversky index of each class | -mean_nhw(y * p) / mean_nhw(2 * y + p)
     {TVERSKY}
-dice_ce | cross entropy plus soft Dice | -y * log(p) - mean_nhw(y * p) / mean_nhw(y + p)
+dice_ce | cross entropy with Dice | cross entropy plus soft Dice | -y * log(p) - mean_nhw(y * p) / mean_nhw(y + p)
     {COMPOUND}
 """,
     "sigmoid": f"""
-balanced_bce | binary cross entropy over the shares of yes and no | \
+balanced_bce | balanced binary cross entropy | binary cross entropy over the shares of yes and no | \
 -(y * log(p) / mean_nhw(y) + (1 - y) * log(1 - p) / mean_nhw(1 - y))
     {BALANCED}
-root_balanced_bce | binary cross entropy over the roots of the shares of yes and no | \
+root_balanced_bce | root-balanced binary cross entropy | binary cross entropy over the roots of the shares of yes and no | \
 -(y * log(p) / sqrt(mean_nhw(y)) + (1 - y) * log(1 - p) / sqrt(mean_nhw(1 - y)))
     {ROOT}
-effective_bce | binary cross entropy over the effective numbers of yes and no | \
+effective_bce | effective-number binary cross entropy | binary cross entropy over the effective numbers of yes and no | \
 -(y * log(p) / tanh(8 * mean_nhw(y)) + (1 - y) * log(1 - p) / tanh(8 * mean_nhw(1 - y)))
     {EFFECTIVE}
-focal_bce | focal loss of each label | -((1 - p)**2 * y * log(p) + p**2 * (1 - y) * log(1 - p))
+focal_bce | binary focal loss | focal loss of each label | -((1 - p)**2 * y * log(p) + p**2 * (1 - y) * log(1 - p))
     {FOCAL}
-brier_bce | squared error of the probabilities | (p - y)**2
+brier_bce | binary Brier score | squared error of the probabilities | (p - y)**2
     {BRIER}
-dice_bce | soft Dice of each label in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
+dice_bce | Dice by label | soft Dice of each label in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
     {DICE}
-tversky_bce | soft Tversky index of each label | -mean_nhw(y * p) / mean_nhw(2 * y + p)
+tversky_bce | Tversky loss by label | soft Tversky index of each label | -mean_nhw(y * p) / mean_nhw(2 * y + p)
     {TVERSKY}
-dice_with_bce | binary cross entropy plus soft Dice | \
+dice_with_bce | binary cross entropy with Dice | binary cross entropy plus soft Dice | \
 -(y * log(p) + (1 - y) * log(1 - p)) - mean_nhw(y * p) / mean_nhw(y + p)
     {COMPOUND}
 """,
     "none": """
-absolute_error | absolute error | abs(p - y)
+absolute_error | absolute error | absolute error | abs(p - y)
     Laplace, 1774; least absolute deviations
-pseudo_huber | square near 0, absolute far from it | sqrt(1 + (p - y)**2)
+pseudo_huber | pseudo-Huber loss | square near 0, absolute far from it | sqrt(1 + (p - y)**2)
     Charbonnier et al., 1994, Two Deterministic Half-Quadratic Regularization Algorithms
-cauchy | logarithm of one plus the square | log(1 + (p - y)**2)
+cauchy | Cauchy loss | logarithm of one plus the square | log(1 + (p - y)**2)
     Black & Anandan, 1996, The Robust Estimation of Multiple Motions, Lorentzian
-welsch | bounded: a far outlier has no gradient | -exp(-(p - y)**2)
+welsch | Welsch loss | bounded: a far outlier has no gradient | -exp(-(p - y)**2)
     Dennis & Welsch, 1978, Techniques for Nonlinear Least Squares and Robust Regression
-log_absolute | logarithm of one plus the absolute error | log(1 + abs(p - y))
+log_absolute | log absolute error | logarithm of one plus the absolute error | log(1 + abs(p - y))
     Feng et al., 2018, Wing Loss for Robust Facial Landmark Localisation: its logarithm, with w = ε = 1
-weighted_squares | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
+weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
 """,
     "pair_probability": f"""
-pair_exponential | exponential loss of the difference of scores | y * (1 - p) / p
+pair_exponential | exponential loss of pairs | exponential loss of the difference of scores | y * (1 - p) / p
     {BOOST}
-pair_sigmoid | smooth share of pairs in order | -y * p
+pair_sigmoid | smooth AUC | smooth share of pairs in order | -y * p
     {SMOOTH}
-pair_brier | squared error of the probability of a pair | (y - p)**2
+pair_brier | Brier score of pairs | squared error of the probability of a pair | (y - p)**2
     {BRIER}
-pair_focal | focal loss of pairs | -(1 - p)**2 * y * log(p)
+pair_focal | focal loss of pairs | focal loss of pairs | -(1 - p)**2 * y * log(p)
     {FOCAL}
-pair_weighted_sigmoid | weighted smooth share of pairs in order | -w * p
+pair_weighted_sigmoid | weighted smooth AUC | weighted smooth share of pairs in order | -w * p
     {SMOOTH}
 """,
     "pair_difference": f"""
-difference_logistic | RankNet, of the difference of scores | y * log(1 + exp(-p))
+difference_logistic | logistic loss of differences | RankNet, of the difference of scores | y * log(1 + exp(-p))
     Burges et al., 2005, Learning to Rank using Gradient Descent, Eq. 3
-difference_exponential | exponential loss of the difference of scores | y * exp(-p)
+difference_exponential | exponential loss of differences | exponential loss of the difference of scores | y * exp(-p)
     {BOOST}
-difference_square | squared distance of the difference of scores from 1 | (y - p)**2
+difference_square | squared loss of differences | squared distance of the difference of scores from 1 | (y - p)**2
     Gao et al., 2013, One-Pass AUC Optimization
-difference_hinge | hinge loss of the difference of scores | y - p + abs(y - p)
+difference_hinge | hinge loss of differences | hinge loss of the difference of scores | y - p + abs(y - p)
     Joachims, 2005, A Support Vector Method for Multivariate Performance Measures
 """,
 }
-"""Activation → name, description and formula of each loss, with its source below."""
+"""Activation → name, title, description and formula of each loss, with its source below."""
 
 
 SHELF = tuple(
-    Entry(f"shelf/{name}", description, source, activation=activation, formula=formula)
+    Entry(f"shelf/{name}", description, source, activation=activation, formula=formula, title=title)
     for activation, table in _TABLES.items()
-    for name, description, formula, source in read_rows(table, lines=2)
+    for name, title, description, formula, source in read_rows(table, lines=2)
 )

@@ -97,7 +97,7 @@ def test_bundled_tables(name: str):
         ({}, {"query": None}, "--set query="),
         ({}, {"target": ""}, "Give target=<one of one, two, query, grade>"),
         ({}, {"query": "q"}, "query"),
-        ({}, {"target": "query"}, "stands for two"),
+        ({}, {"target": "query"}, "is named twice"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(tmp_path: Path, columns, options, message: str):

@@ -130,10 +130,10 @@ def test_masks_of_0_and_255_alone_have_two_classes(place: Path):
     found = load_folder(place, "train")
     assert (len(found.classes), found.mask(0).unique().tolist()) == (2, [0, 1])
     task = tasks.get("folder-seg", data=str(place), side=32)
-    assert "Read 20 images with 2 classes, 0 to 1; 255 is class 1." in task.choices()
+    assert "Read 20 images with 2 classes, 0 to 1; 255 is class 1. Metric: miou." in task.choices()
     for file in (place / "masks").iterdir():
         generated.save_grey(np.zeros((32, 32), np.uint8), file)
-    assert "hold one label alone; expected class indices: 0, 1" in refused(place)
+    assert "contain a single label; expected class indices: 0, 1" in refused(place)
 
 
 def test_masks_may_be_named_mask(place: Path):
@@ -146,7 +146,7 @@ def test_masks_may_be_named_mask(place: Path):
 def test_masks_of_grey_values_are_refused_unless_their_number_of_classes_is_given(place: Path):
     for file in (place / "masks").iterdir():
         generated.save_grey(np.tile(np.uint8([0, 100, 200, 0]), (32, 8)), file)
-    assert "hold the labels 0, 100, 200; expected class indices without gaps" in refused(place)
+    assert "contain the labels 0, 100, 200; expected class indices without gaps" in refused(place)
     assert members(place, classes=201)["train"]
 
 
@@ -164,8 +164,8 @@ def test_some_masks_of_0_and_255_among_masks_of_classes_are_named(place: Path):
         mask[8:24, 8:24] = 255 if number < 5 else 1
         generated.save_grey(mask, file)
     message = refused(place)
-    assert message.count("holds 0 and 255 alone, and 255 is ignored") == 5
-    assert "15 masks that hold classes" in message
+    assert message.count("contains only 0 and 255, and 255 is ignored") == 5
+    assert "15 masks without 255" in message
     assert members(place, classes=2)["train"]
 
 

@@ -130,7 +130,7 @@ def test_a_folder_of_few_images_is_trained_on_for_some_200_steps_and_ten_times_a
     small = {"backbone": "resnet18", "side": 32, "full_backbone": "resnet18", "full_side": 32}
     made = tasks.get("folder-seg", data=str(tmp_path), **small)
     assert made.choices() == [
-        "Read 10 images with 11 classes, 0 to 10; 255 is ignored.",
+        "Read 10 images with 11 classes, 0 to 10; 255 is ignored. Metric: miou.",
         "Data: 6 train, 2 valid, 2 test examples, inputs of size 3 × 32 × 32.",
         "Chosen for 6 training examples: epochs=200, batch_size=8 (200 steps).",
     ]

@@ -108,7 +108,7 @@ def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
     rows = [f"{1000 + at},{at % 7},{at / 8},{'ab'[at % 2]}" for at in range(60)]
     used = read_csv(file("customer_id,age,size,y", *rows), "y", "classification").used
     assert used == {
-        "customer_id": "number, another one in each row; for an identifier: --set drop=customer_id",
+        "customer_id": "number, different in each row; if it is an identifier: --set drop=customer_id",
         "age": "number",
         "size": "number",
     }
@@ -313,7 +313,7 @@ def test_dates_become_days_and_places_in_year_and_week(file, notation: str):
 
 def test_dates_that_can_be_read_in_two_ways_and_strange_ones_are_refused(file):
     rows = [f"0{at % 9 + 1}/0{at % 5 + 1}/2024,{at % 2}" for at in range(20)]
-    assert "may be read as 31/01/2026 or as 01/31/2026; write them as 2026-01-31" in refused(file("when,y", *rows))
+    assert "are ambiguous (31/01/2026 or 01/31/2026); write them as 2026-01-31" in refused(file("when,y", *rows))
     rows = [f"2024-01-{at + 1:02},{at % 2}" for at in range(20)]
     assert "'soon' is not a date such as 2026-01-31" in refused(file("when,y", *rows[:-1], "soon,1"))
 

@@ -187,9 +187,7 @@ def check_samples(samples: Sequence[Sample]) -> None:
     for number, sample in enumerate(samples):
         for name, tensor in {"prediction": sample.prediction, **sample.context}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise RequestError(
-                    f"Sample {number} holds a {name} that is not finite. Check the data and the network."
-                )
+                raise RequestError(f"Sample {number} has a {name} that is not finite. Check the data and the network.")
 
 
 def assign_registers(branch: Branch) -> dict[str, int]:

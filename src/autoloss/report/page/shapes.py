@@ -124,7 +124,7 @@ def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, stan
         for what, *points in zip(("Value", "Gradient"), mine, theirs[side], strict=True):
             charts.append(_chart(f"{what}, {side}", probe, (label, points[0]), (known_name, points[1])))
     if tree.factor != 1:
-        notes.append(f"{label} is drawn at its factor, {list_factors(str(tree))[MAIN]}.")
+        notes.append(f"{label} is drawn with its factor, {list_factors(str(tree))[MAIN]}.")
     if mixing := sorted(MIXING & {operator.name for operator in tree.operators}):
         notes.append(
             f"This loss contains {', '.join(mixing)}, which combine positions or channels. The charts leave out the effect on "

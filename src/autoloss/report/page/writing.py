@@ -30,7 +30,7 @@ def write_report(
     Args:
         out: The file; `report.html` in the run's folder if omitted. An earlier report is replaced, any other file is not.
         scenes: Train two networks to draw test images, unless the scenes are stored already.
-        trust: Run the files that the run names, for the scenes, although somebody else started it.
+        trust: Run the files that the run names, for the scenes, even if another user started it.
         say: Called with a line before each training.
 
     Returns:
@@ -42,8 +42,7 @@ def write_report(
     contents = gather_contents(reader)
     best = contents.summary.best
     if scenes and best is None:
-        problem = f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out."
-        raise RequestError(problem, argument="scenes")
+        raise RequestError(f"No loss of the run in {directory} has a score yet; omit the scenes.", argument="scenes")
     if scenes and best is not None and contents.scenes is None:
         contents.scenes = make_scenes(Search(reader, trust=trust), best.formula.found, say)
     write_text(path, page(contents))

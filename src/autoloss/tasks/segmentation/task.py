@@ -226,7 +226,8 @@ def build_task(
     )
     images = sum(map(len, (splits.train, splits.valid, splits.test)))
     special = "is class 1" if splits.train.read_mask is folder.read_binary else "is ignored"
-    task.describe_data(f"Read {images} images with {classes} classes, 0 to {classes - 1}; {IGNORED} {special}.")
+    read = f"Read {images} images with {classes} classes, 0 to {classes - 1}; {IGNORED} {special}."
+    task.describe_data(f"{read} Metric: {metric}.")
     task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
     return task
 

@@ -200,7 +200,7 @@ def read_columns(
 def _describe_use(name: str, columns: Mapping[str, Sequence[float]]) -> str:
     if name in columns:
         whole = {value for value in columns[name] if value.is_integer()}
-        advice = f", another one in each row; for an identifier: --set drop={name}"
+        advice = f", different in each row; if it is an identifier: --set drop={name}"
         return "number" + advice * (LEAST_IDENTIFIERS <= len(whole) == len(columns[name]))
     return "date" if f"{name}: day" in columns else f"{len(columns)} categories"
 
@@ -333,7 +333,7 @@ def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dic
         if not notations:
             return _encode_texts(name, [text for _, text in present], absent, faults)
         if len(notations) > 1:
-            faults.add(1, name, f"dates may be read as {' or as '.join(notations)}; write them as 2026-01-31")
+            faults.add(1, name, f"dates are ambiguous ({' or '.join(notations)}); write them as 2026-01-31")
         values = [parse_date(text, notations[0]) for _, text in present]
         expected = f"a date such as {notations[0]}"
     _add_strange(name, present, values, expected, faults)

@@ -100,7 +100,7 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
             if not labelled and not annotation.get("iscrowd"):
                 counted["persons have no labelled joint; training leaves them out, and evaluation ignores them"] += 1
             if annotation.get("num_keypoints", labelled) != labelled:
-                counted["persons state another num_keypoints than they have labelled joints; the joints count"] += 1
+                counted["persons have another num_keypoints than labelled joints; the joints are used"] += 1
     if faults:
         raise report_faults(name, faults)
     notes = (*images.notes, *(f"{name}: {number} {what}." for what, number in counted.items()))
@@ -217,7 +217,7 @@ def _find_problems(annotation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         count = f"{len(numbers)} numbers of keypoints" if isinstance(numbers, list) else "no keypoints"
         yield f"has {count}", THE_NUMBERS
     elif not all(map(is_finite, numbers)):
-        yield "has keypoints with what is no number of pixels", THE_NUMBERS
+        yield "has keypoints that are not numbers", THE_NUMBERS
     elif strange := [seen for seen in numbers[2::3] if seen not in (0, 1, 2)]:
         yield f"has a keypoint of visibility {quote(strange[0])}", THE_NUMBERS
 

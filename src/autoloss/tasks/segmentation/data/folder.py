@@ -83,12 +83,12 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[P
     if present == [0] and any(one.ignores for one in labels if isinstance(one, _Labels)):
         return 2, read_binary
     if found < 2:
-        raise RequestError(f"All {len(masks)} masks in {place} hold one label alone; expected class indices: 0, 1, …")
+        raise RequestError(f"All {len(masks)} masks in {place} contain a single label; expected class indices: 0, 1, …")
     # Such labels are grey values rather than classes.
     if found > 4 * len(present):
         raise RequestError(
-            f"The {len(masks)} masks in {place} hold the labels {join_names([*map(str, present)])}; expected class indices without "
-            f"gaps: 0, 1, … Number the classes anew, or give their number: --set classes={found}."
+            f"The {len(masks)} masks in {place} contain the labels {join_names([*map(str, present)])}; expected class indices "
+            f"without gaps: 0, 1, … Renumber the classes, or give their number: --set classes={found}."
         )
     return found, read_indices
 
@@ -111,9 +111,9 @@ def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list
     return [
         Fault(
             mask,
-            f"holds 0 and {IGNORED} alone, and {IGNORED} is ignored",
-            f"class indices as in the {len(classes)} masks that hold classes and never {IGNORED}",
-            "Write its foreground as a class index, such as 1; if it is to be ignored, give the number of classes.",
+            f"contains only 0 and {IGNORED}, and {IGNORED} is ignored",
+            f"class indices, as in the {len(classes)} masks without {IGNORED}",
+            f"Save its foreground as a class index, such as 1. If {IGNORED} is to be ignored: --set classes=<number of classes>.",
         )
         for mask, one in zip(masks, found, strict=True)
         if isinstance(one, _Labels) and one.ignores

@@ -180,8 +180,7 @@ def _map_rows(source: ImageFiles, side: int, file: Path) -> np.ndarray:
         rows = np.empty(0)
     if rows.shape != shape:
         raise RequestError(
-            f"The copy of {source.name}, {file}, is damaged; expected the pixels of {len(source)} images. Delete it: it is "
-            "then made again."
+            f"The copy of {source.name}, {file}, is damaged; expected {len(source)} images. Delete it; it is made again."
         )
     return rows
 
