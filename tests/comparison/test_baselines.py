@@ -9,7 +9,7 @@ import pytest
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import compare_with_baselines
-from autoloss.comparison.entrant import TUNING, Entrant, training_seeds
+from autoloss.comparison.entrant import TUNING, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import (
     CLOSE,
@@ -43,6 +43,27 @@ def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
     whole = {job.loss for job in record.outcomes if (job.training.seed, job.training.fidelity) == (second, 1.0)}
     assert whole == {row.entrant.loss for row in rows} == {one.loss for one in promising}
     assert all(row.mean is not None for row in rows)
+
+
+def test_a_loss_under_two_names_is_trained_once():
+    """The best candidate is often a known loss, which the ladder and the baselines list by its name."""
+    tree = "neg(mul(y, log(p)))"
+    named, found = Entrant("ce", "baseline/ce", baseline=True), Entrant("#4", f"0.500 * {tree}")
+    with start_workers(Evaluator(task(), {}, Configuration()), Machines(workers=0)) as dispatcher:
+        record = Record(dispatcher)
+
+        def compare(*entrants: Entrant) -> tuple[list[Row], int]:
+            before = len(set(map(id, record.outcomes.values())))
+            rows = record.compare_losses(entrants, [7], "valid")
+            return rows, len(set(map(id, record.outcomes.values()))) - before
+
+        one_norm = [replace(one, step_rule="one_norm") for one in (named, found)]
+        rows, ran = compare(*one_norm)
+        assert (ran, rows[0].scores) == (1, rows[1].scores)
+        # By the recipe's steps the factor counts; at twice the scale it is the standard loss.
+        assert compare(named, found)[1] == 2
+        assert compare(replace(found, scale=2.0))[1] == 0
+        assert compare(replace(one_norm[1], loss=f"0.250 * {tree}"))[1] == 0
 
 
 def test_the_rate_that_a_loss_comes_with_is_trained_whole_beside_the_best_of_short_trainings():

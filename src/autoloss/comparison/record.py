@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from autoloss.comparison.baselines import MOST_RIVALS
 from autoloss.comparison.entrant import (
@@ -24,9 +25,11 @@ from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training.training import Training
+from autoloss.zoo.entries import ENTRIES
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
@@ -43,7 +46,9 @@ Vary = Callable[[Entrant], Sequence[Entrant]]
 
 
 class Record:
-    """Trainings outside a search, each run once and recorded in a run's store or, without one, in memory.
+    """Trainings outside a search, each recorded in a run's store or, without one, in memory.
+
+    Each is run once, under whatever name or factor its loss is listed: equal trainings share one outcome.
 
     Args:
         dispatcher: Runs them.
@@ -69,11 +74,17 @@ class Record:
 
     def run_trainings(self, jobs: Iterable[Train]) -> Mapping[Train, Outcome]:
         """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
-        missing = [job for job in dict.fromkeys(jobs) if job not in self.outcomes]
-        for done in run_jobs(missing, self._dispatcher):
+        known = {_make_key(job): outcome for job, outcome in self.outcomes.items()}
+        waiting: dict[object, list[Train]] = {}
+        for job in dict.fromkeys(jobs):
+            if job not in self.outcomes:
+                waiting.setdefault(_make_key(job), []).append(job)
+        for key in waiting.keys() & known.keys():
+            self._add_all(waiting.pop(key), known[key])
+        for done in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
             # Rejection tests that a search left under way end here as well; nobody needs them any more.
             if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-                self.add(done.job, done.result)
+                self._add_all(waiting.get(_make_key(done.job), [done.job]), done.result)
         return self.outcomes
 
     def compare_losses(
@@ -97,9 +108,33 @@ class Record:
         self.outcomes[job] = outcome
         self._tell()
 
+    def _add_all(self, jobs: Iterable[Train], outcome: Outcome) -> None:
+        for job in jobs:
+            self.add(job, outcome)
+
     def _tell(self) -> None:
         count = len(self.outcomes)
         self._observe(count, max(self._expected, count))
+
+
+def _make_key(job: Train) -> object:
+    """Return a key that is equal for trainings that differ in the text of the loss alone.
+
+    Steps of one norm do not depend on the factor of an only branch.
+    """
+    training, parts = job.training, list[tuple[str, str, float]]()
+    for branch, text in split_branches(job.loss).items():
+        factor, tree = split_factor(_write_tree(text))
+        parts.append((branch, tree, factor * training.scale.get(branch, 1.0)))
+    if len(parts) == 1 and training.step_rule == "one_norm":
+        parts = [(*parts[0][:2], 1.0)]
+    return tuple(parts), replace(training, scale={})
+
+
+@cache
+def _write_tree(text: str) -> str:
+    """Return the tree of a loss that the zoo names, as a search writes it; any other text as it is."""
+    return str(ENTRIES[text].make_loss()) if text in ENTRIES else text
 
 
 def tune_learning_rates(
