@@ -16,7 +16,7 @@ from torch import Tensor
 
 from autoloss.evaluation.dispatch import Dispatcher, job_key
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
@@ -27,6 +27,7 @@ from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training
 from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import InlineWorkers, Workers
+from histories import as_text
 from output import emit, keep_rows, make_parser, parse_arguments
 from searches import tell
 from synthetic import Nowhere

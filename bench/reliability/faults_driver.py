@@ -19,11 +19,11 @@ import torch
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.proposing.history import as_text
 from autoloss.run.results import open_run
 from autoloss.store import store as stores
 from autoloss.store.store import Store
 from crash_points import POINTS, VARIABLE, install
+from histories import as_text
 from promise import Shown
 
 SEED = 3

@@ -15,7 +15,6 @@ from statistics import median
 
 import toy
 from autoloss.cli import main
-from autoloss.proposing.history import as_text
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.run.results import open_run
 from autoloss.settings import Configuration, FinalSettings
@@ -23,6 +22,7 @@ from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store, StoreError
 from autoloss.training.training import Training
 from faults_driver import SEED, forked, waited, warm
+from histories import as_text
 from promise import Shown
 
 OWNED = 3

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import autoloss
 from autoloss.evaluation.dispatch import Dispatcher, job_key
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
@@ -42,6 +42,7 @@ from autoloss.store.store import FILE, Store
 from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
+from histories import as_text
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
 from not_finite import LENIENT, STEPS, not_finite
 from output import Figure

@@ -6,11 +6,12 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import RandomSearch
 from autoloss.settings import Configuration
+from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 
 from .conformance import ARCHIVE_CLAIMS, PROPOSER_CLAIMS

@@ -7,10 +7,10 @@ import statistics
 import pytest
 
 import autoloss
-from autoloss.proposing.history import as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.store.store import Store
+from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 
 FOLDS = (0, 1, 2)

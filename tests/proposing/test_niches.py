@@ -9,10 +9,10 @@ import pytest
 
 from autoloss.errors import RequestError
 from autoloss.proposing.archive import AgeingPopulation
-from autoloss.proposing.history import as_text
 from autoloss.proposing.niches import Niches
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
+from histories import as_text
 
 from . import invented
 from .conformance import candidate, outcome

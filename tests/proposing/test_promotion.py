@@ -13,7 +13,7 @@ import pytest
 from autoloss import recipes
 from autoloss.errors import RequestError
 from autoloss.proposing.correction import LATEST, correct_scores
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.promotion import Promotion
 from autoloss.proposing.proposer import Plan
@@ -21,6 +21,7 @@ from autoloss.proposing.proposers import PROPOSERS, RandomSearch, Starting, make
 from autoloss.proposing.records import Origin, Outcome, State
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
+from histories import as_text
 
 from . import conformance, invented
 from .conformance import PROPOSER_CLAIMS, outcome

@@ -13,12 +13,13 @@ import autoloss
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing import machine
 from autoloss.proposing.equivalence import pack_verdict, unpack_verdicts
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.jobs import RejectionBatch
 from autoloss.proposing.records import Origin, State
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
+from histories import as_text
 
 from .quick import SETTINGS, TASK, QuickTask
 

@@ -9,10 +9,10 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.proposing.history import as_text
 from autoloss.proposing.memory import read_prior
 from autoloss.run.learning import LEAST_LOSSES
 from autoloss.run.results import Search
+from histories import as_text
 
 from .quick import QuickTask
 

@@ -16,7 +16,6 @@ import crash_points
 from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.adapting import adapt as adapt_evaluator
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.history import as_text
 from autoloss.recipes import DEFAULT
 from autoloss.run.notes import FEW_LOSSES, describe_budget, describe_prospects
 from autoloss.run.request import make_request, prepare
@@ -28,6 +27,7 @@ from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Scored
 from faults_driver import forked, waited
+from histories import as_text
 
 from .quick import PAPER, SETTINGS, QuickTask
 

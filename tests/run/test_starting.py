@@ -10,7 +10,6 @@ import autoloss
 from autoloss.cli.arguments import parse_frozen
 from autoloss.errors import RequestError
 from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.history import as_text
 from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import columns_of, comparison_table, top_table
 from autoloss.report.summary import comparison_rows, list_by_size, list_top
@@ -27,6 +26,7 @@ from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import ENTRIES, resolve
+from histories import as_text
 
 from .quick import SETTINGS, QuickTask
 

@@ -9,11 +9,11 @@ import autoloss
 from autoloss import recipes
 from autoloss.evaluation.adapting import adapt as adapt_evaluator
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.history import as_text
 from autoloss.run.check import check
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.task import Task
+from histories import as_text
 
 from .quick import CLASSES, SETTINGS, QuickTask, accuracy
 

@@ -17,7 +17,7 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher, Machines, job_key, run_jobs
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.history import History, as_text
+from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Job, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.loop import run_loop
@@ -34,6 +34,7 @@ from autoloss.workers.injection import (
     Injection,
 )
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
+from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

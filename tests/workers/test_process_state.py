@@ -23,11 +23,11 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
-from autoloss.proposing.history import as_text
 from autoloss.training.training import Scored, Training
 from autoloss.workers.messages import Finished
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.process_state import read_state, restore_state
+from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 from tests.workers.conformance import outcomes_of
 

@@ -25,13 +25,13 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.proposing.history import as_text
 from autoloss.store.store import Store
 from autoloss.workers import ray_cluster
 from autoloss.workers.leases import LeasedWorkers
 from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
 from autoloss.workers.pool import JobFunction, Workers
 from autoloss.workers.ray_cluster import check_address, gpu_share, start_ray_workers
+from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 
 from . import conformance
@@ -272,7 +272,7 @@ def raylets(folder: Path) -> list[int]:
 
 def trained(run: Path) -> bool:
     with Store(run) as store:
-        return store.has_settings() and bool(store.outcomes())
+        return bool(store.texts()) and bool(store.outcomes())
 
 
 LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

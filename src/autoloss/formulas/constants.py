@@ -95,8 +95,7 @@ def _evaluate_term(term: Term) -> Fraction | None:
         case "power":
             return values[0] ** term.exponent
         case _:
-            assert term.operator is not None
-            return evaluate_exactly(term.operator.name, values)
+            return evaluate_exactly(term.called.name, values)
 
 
 def _compute(term: Term) -> Fraction | float:
@@ -123,8 +122,7 @@ def _write_name(term: Term) -> str:
         case "power":
             return _name_power(names[0], term.exponent)
         case _:
-            assert term.operator is not None
-            return f"{term.operator.name}({names[0]})"
+            return f"{term.called.name}({names[0]})"
 
 
 def _name_power(name: str, exponent: int) -> str:

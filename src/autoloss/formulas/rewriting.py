@@ -125,8 +125,7 @@ def _rebuild(term: Term, parts: tuple[Term, ...]) -> Term:
         case "power":
             return power(parts[0], term.exponent)
         case "call":
-            assert term.operator is not None
-            return call(term.operator, *parts)
+            return call(term.called, *parts)
         case _:
             return term
 
@@ -150,6 +149,5 @@ def _bound_node(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> 
         case "power":
             return bound_power(parts[0], term.exponent)
         case _:
-            assert term.operator is not None
-            known = BOUNDS.get(term.operator.name)
-            return known(parts[0]) if known and term.is_call(term.operator.name) else REAL
+            known = BOUNDS.get(term.called.name)
+            return known(parts[0]) if known and term.is_call(term.called.name) else REAL

@@ -104,6 +104,12 @@ class Term:
 
         return fold(self, join)
 
+    @property
+    def called(self) -> Operator:
+        """The operator of a call."""
+        assert self.operator is not None
+        return self.operator
+
     def is_call(self, name: str) -> bool:
         """Return True if the term is a call of this operator of Table 1."""
         return self.operator is not None and self.operator is OPERATORS.get(name)
@@ -214,8 +220,7 @@ def evaluate_node(term: Term, parts: list[Tensor], like: Tensor) -> Tensor:
         case "power":
             return parts[0].pow(term.exponent)
         case _:
-            assert term.operator is not None
-            return term.operator.function(*parts)
+            return term.called.function(*parts)
 
 
 def split_coefficient(term: Term) -> tuple[Term, Term]:
@@ -261,8 +266,7 @@ def _write(term: Term, parts: list[Written], notation: Notation) -> Written:
         case "power":
             return notation.write_power(parts[0], term.exponent)
         case _:
-            assert term.operator is not None
-            return notation.write_call(term.operator, parts)
+            return notation.write_call(term.called, parts)
 
 
 def _count_nodes(term: Term) -> int:

@@ -139,8 +139,7 @@ def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
 
 
 def _compute_call(term: Term, parts: list[Dual], scene: Scene) -> Dual:
-    assert term.operator is not None
-    operator = term.operator
+    operator = term.called
     value, slope = parts[0]
     if all(each is None for _, each in parts):
         return operator.function(*(each for each, _ in parts)), None

@@ -6,11 +6,9 @@ search, a resumed one and a replay.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
@@ -242,24 +240,3 @@ class History:
             self.best = max(scored, key=lambda one: one.rank, default=None)
         elif outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
             self.best = individual
-
-
-def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
-    """Write a history as one JSON line per candidate, without times: equal histories are equal byte for byte."""
-    short: Mapping[str, Any] = {"fidelity": 1, "pool": {}, "seeds": (0,), "folds": (0,)}
-    for individual in individuals:
-        candidate, outcome = individual.candidate, individual.outcome
-        first = ("parent", "kinds", "attempts", "loss", "origin", "source", "signature", "scores")
-        fields = {
-            "child": candidate.id,
-            **{name: getattr(candidate, name) for name in first},
-            "counts": dict(sorted(candidate.counts.items())),
-            "rejected": candidate.rejected,
-            "accepted": candidate.accepted,
-            **{name: getattr(outcome, name) for name in ("state", "score", "also", "curve", "step", "reason")},
-            **{name: found for name, usual in short.items() if (found := getattr(candidate, name)) != usual},
-            **({} if outcome.count == 1 else {"deviation": outcome.deviation, "count": outcome.count}),
-        }
-        yield json.dumps(
-            fields, allow_nan=False, default=lambda one: one.hex() if isinstance(one, bytes) else one.value
-        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoloss.comparison.entrant import Rows
 from autoloss.errors import RequestError
@@ -29,35 +28,18 @@ LISTED = 5
 """Number of losses that a search shows."""
 
 
-@functools.singledispatch
-def to_html(value: Any) -> str:
+def to_html(value: Search | Loss | Expression | Rows) -> str:
     """Return the HTML of a search, a loss, an expression, or the rows of a comparison."""
-    raise TypeError(f"A {type(value).__name__} has no form in a notebook.")
-
-
-@to_html.register(Expression)
-def _(value: Expression) -> str:
-    return to_html(Loss({MAIN: value}))
-
-
-@to_html.register(Loss)
-def _(value: Loss) -> str:
-    terms = simplify_loss(value)
-    lines = [
-        f"{'' if name == MAIN else f'{escape(name)}: '}{term.mathml} <code>{escape(str(term))}</code>"
-        for name, term in terms.items()
-    ]
-    return "<br>".join(lines)
-
-
-@to_html.register(Rows)
-def _(value: Rows) -> str:
-    rows = [(row.entrant.label, write_mean(row.score), len(row.scores)) for row in value]
-    return _write_table(("loss", "mean ± 95 %", "seeds"), rows)
-
-
-@to_html.register(Search)
-def _(value: Search) -> str:
+    if isinstance(value, Rows):
+        rows = [(row.entrant.label, write_mean(row.score), len(row.scores)) for row in value]
+        return _write_table(("loss", "mean ± 95 %", "seeds"), rows)
+    if not isinstance(value, Search):
+        terms = simplify_loss(value if isinstance(value, Loss) else Loss({MAIN: value}))
+        lines = [
+            f"{'' if name == MAIN else f'{escape(name)}: '}{term.mathml} <code>{escape(str(term))}</code>"
+            for name, term in terms.items()
+        ]
+        return "<br>".join(lines)
     summary = summarize(value, LISTED)
     parts = [f"<p><strong>{escape(summary.task)}</strong>: {escape(summary.verdict.headline)}</p>"]
     parts += [f"<p>{escape(line)}</p>" for line in summary.advice]
@@ -71,7 +53,7 @@ def _write_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def plot(value: Any, axes: Axes | None = None) -> Axes:
+def plot(value: Search | Loss | Expression | Rows, axes: Axes | None = None) -> Axes:
     """Draw a search, a loss, an expression, or the rows of a comparison.
 
     Raises:
@@ -82,22 +64,16 @@ def plot(value: Any, axes: Axes | None = None) -> Axes:
     except ImportError:
         raise RequestError("plot() needs matplotlib, which is not installed: pip install 'autoloss[plot]'.") from None
     drawn = axes if axes is not None else pyplot.subplots()[1]
-    _draw(value, drawn)
+    if isinstance(value, Search):
+        _draw_search(value, drawn)
+    elif isinstance(value, Rows):
+        _draw_rows(value, drawn)
+    else:
+        _draw_loss(value if isinstance(value, Loss) else Loss({MAIN: value}), drawn)
     return drawn
 
 
-@functools.singledispatch
-def _draw(value: Any, axes: Axes) -> None:
-    raise TypeError(f"A {type(value).__name__} cannot be drawn.")
-
-
-@_draw.register(Expression)
-def _(value: Expression, axes: Axes) -> None:
-    _draw(Loss({MAIN: value}), axes)
-
-
-@_draw.register(Loss)
-def _(value: Loss, axes: Axes) -> None:
+def _draw_loss(value: Loss, axes: Axes) -> None:
     """Draw the value of each branch and its gradient (dashed) over the prediction."""
     for name, tree in value.items():
         kind: Kind = "areas" if "i" in tree.leaves else "pairs" if "w" in tree.leaves else "classes"
@@ -110,8 +86,7 @@ def _(value: Loss, axes: Axes) -> None:
     axes.legend()
 
 
-@_draw.register(Rows)
-def _(value: Rows, axes: Axes) -> None:
+def _draw_rows(value: Rows, axes: Axes) -> None:
     """Draw the mean of each loss with its 95 % confidence interval."""
     rows = [row for row in reversed(value) if row.mean is not None]
     for place, row in enumerate(rows):
@@ -120,8 +95,7 @@ def _(value: Rows, axes: Axes) -> None:
     axes.set_xlabel("mean, ± 95 % confidence interval")
 
 
-@_draw.register(Search)
-def _(value: Search, axes: Axes) -> None:
+def _draw_search(value: Search, axes: Axes) -> None:
     """Draw the score of each whole training and the best so far over the budget, beside the standard loss at its best."""
     points, _ = list_scores(value, 1.0)
     if points:

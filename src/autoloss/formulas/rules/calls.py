@@ -43,12 +43,7 @@ def move_minus_out(term: Term, facts: Facts) -> Term | None:
     negative = (
         all(map(is_negative, inner.parts)) if inner.head == "sum" else inner.head == "product" and is_negative(inner)
     )
-    return product(MINUS, _replace_operand(term, negate(inner))) if negative else None
-
-
-def _replace_operand(term: Term, inner: Term) -> Term:
-    assert term.operator is not None
-    return call(term.operator, inner)
+    return product(MINUS, call(term.called, negate(inner))) if negative else None
 
 
 def cancel_inverses(term: Term, facts: Facts) -> Term | None:
@@ -73,11 +68,7 @@ def move_minus_out_of_inverse(term: Term, facts: Facts) -> Term | None:
     """1/(−a − 1) is −1/(a + 1) where a + 1 is well away from 0."""
     inner = term.parts[0]
     lonely = inner.head == "sum" and all(map(is_negative, inner.parts))
-    return (
-        product(MINUS, _replace_operand(term, negate(inner)))
-        if lonely and facts.bound(inner).is_away_from_zero
-        else None
-    )
+    return product(MINUS, call(term.called, negate(inner))) if lonely and facts.bound(inner).is_away_from_zero else None
 
 
 def invert_quotient(term: Term, facts: Facts) -> Term | None:
@@ -136,14 +127,12 @@ def drop_on_binary(term: Term, facts: Facts) -> Term | None:
 
 def drop_mean(term: Term, facts: Facts) -> Term | None:
     """A mean of what it has made equal already changes nothing."""
-    assert term.operator is not None
-    return term.parts[0] if facts.is_constant_over(term.parts[0], term.operator.name) else None
+    return term.parts[0] if facts.is_constant_over(term.parts[0], term.called.name) else None
 
 
 def move_out_of_mean(term: Term, facts: Facts) -> Term | None:
     """mean(2a + 1) is 2·mean(a) + 1: whatever is equal over all elements joined leaves the mean."""
-    assert term.operator is not None
-    name, join = term.operator.name, total if term.parts[0].head == "sum" else product
+    name, join = term.called.name, total if term.parts[0].head == "sum" else product
     outside, inside = _part_constant(term.parts[0], facts, name)
     return join(*outside, call(name, join(*inside))) if outside and inside else None
 
@@ -159,7 +148,7 @@ def move_summands_out_of_pool(term: Term, facts: Facts) -> Term | None:
     if term.parts[0].head != "sum":
         return None
     outside, inside = _part_constant(term.parts[0], facts, "mean_nhw")
-    return total(*outside, _replace_operand(term, total(*inside))) if outside and inside else None
+    return total(*outside, call(term.called, total(*inside))) if outside and inside else None
 
 
 def move_factor_out_of_pool(term: Term, facts: Facts) -> Term | None:
