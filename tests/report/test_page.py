@@ -77,7 +77,7 @@ def test_a_page_has_every_part(tmp_path):
     assert re.findall(r'<section id="([\w-]+)"', text) == sections
     plain = words(text)
     assert "standard loss (0.5500)" in plain
-    assert "max_pool, mean_c, which combine positions or channels" in plain
+    assert "operators that combine positions or channels: max_pool, mean_c." in plain
     assert "no prediction or no target 480" in plain
     assert "#5" in plain[plain.index("Not finished") : plain.index("What the loss does")]
 
@@ -92,6 +92,7 @@ def test_the_ladder_and_the_recommendation_stand_beside_the_verdict(tmp_path):
         store.change_setting("ladder", ladder.to_dict())
     text = words(text_of(directory))
     assert "Recommended: cross entropy, steps of one norm (the standard loss)" in text
+    assert "Use it: autoloss zoo show baseline/ce" in text
     part = text[text.index("What an expert would try first") : text.index("What the loss does")]
     assert "one_norm: 0.8500" in part
     assert part.index("one_norm") < part.index("recipe 0.7000 at 1/8")

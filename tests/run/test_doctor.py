@@ -265,6 +265,7 @@ def test_a_doubt_is_said_and_the_check_goes_on(mistake, elsewhere, capsys):
 REQUESTED: dict[str, tuple[list[str], str, str]] = {
     # What it is called: the arguments, what was found, the way out.
     "a file without the name of the task": (["task.py"], "task.py is a file", "task.py:task"),
+    "a file that is not there": (["tusk.py"], "no file tusk.py", "file.py:name"),
     "another name": (["task.py:tusk"], "'tusk'", "Did you mean 'task'?"),
     "a name of what the file imports": (["task.py:nosuch"], "no task in task.py named 'nosuch'", "Known: "),
     "an option of a task that is no function": (["task.py:task", "--set", "size=3"], "takes no options", "size"),

@@ -93,6 +93,8 @@ def check_task_name(task: str, metric: str | None) -> None:
     """Raise for an unknown task or metric, before torch is imported."""
     from autoloss.tasks.catalogue import CATALOGUE, find_entry
 
+    if task.endswith(".py") and not Path(task).exists():
+        raise RequestError(f"There is no file {task}. A task of your own is named file.py:name.")
     if task.endswith(".py"):
         raise RequestError(f"{task} is a file; name the task in it as well: {_suggest_objects(task)}.")
     if ".py:" not in task:

@@ -127,8 +127,7 @@ def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, stan
         notes.append(f"{label} is drawn with its factor, {list_factors(str(tree))[MAIN]}.")
     if mixing := sorted(MIXING & {operator.name for operator in tree.operators}):
         notes.append(
-            f"This loss contains {', '.join(mixing)}, which combine positions or channels. The charts leave out the effect on "
-            "neighbours."
+            f"The charts leave out the effect on neighbours of operators that combine positions or channels: {', '.join(mixing)}."
         )
     return Shape(branch, tuple(charts), probe.setting, tuple(notes))
 
