@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Any
 import autoloss
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.results import Search, open_run
-from autoloss.settings import Configuration
+from autoloss.run.results import Search
 from autoloss.store import store
 from output import make_parser
 
@@ -67,11 +66,12 @@ def searched(
         RequestError: The folder holds a search with other settings, or one with more trainings.
     """
     chosen = {**(recipes.get_search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
-    if store.exists(directory):
-        wanted = Configuration().changed({**chosen, "seed": seed, "evaluations": arguments.evaluations})
-        kept = open_run(directory).configuration
-        if dataclasses.replace(kept, evaluations=arguments.evaluations) != wanted:
-            raise RequestError(f"{directory} holds a search with other settings; remove it, or name another folder.")
+    # Kept beside the run, whose own settings say what the search made of them.
+    asked, text = directory.with_name(f"{directory.name}.json"), json.dumps({**chosen, "seed": seed}, default=str)
+    if store.exists(directory) and asked.exists() and asked.read_text(encoding="utf-8") != text:
+        raise RequestError(f"{directory} holds a search with other settings; remove it, or name another folder.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    asked.write_text(text, encoding="utf-8")
     found = search_or_resume(task, chosen, seed, directory, arguments, final=final)
     best = found.top(1)
     tell(

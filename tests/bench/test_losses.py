@@ -12,17 +12,22 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import autoloss
 import lossbench
 import sharing
+from autoloss.errors import RequestError
+from autoloss.run.results import Search
 from efficiency import add_earlier
 from losstable import LossRow, append_row, read_rows, write_table
 from output import make_pool
 from problems import PROBLEMS
 from quick import BENCH
 from reaching import compare_arms, find_reaching, find_score, summarise_task
+from searches import EVOLUTION, searched
 from sharing import FRESH, Cache, Improvement, OutOfTime, Trace, run_search
 
 pytestmark = pytest.mark.experiment
@@ -244,3 +249,19 @@ def test_a_search_is_done_again_when_the_code_that_proposes_changes(monkeypatch)
     monkeypatch.setattr(sharing, "PROPOSING", ("a/room/that/is/gone/*.py",))
     with pytest.raises(FileNotFoundError, match="a/room/that/is/gone"):
         digest()
+
+
+def test_a_search_of_a_script_goes_on_and_one_with_other_settings_is_refused(tmp_path):
+    """A search changes its own settings, such as the shares of its schedule: these are not what it was asked for."""
+    task, arguments = autoloss.tasks.get("tabular", data="iris", steps=60), SimpleNamespace(evaluations=3, workers=0)
+    settings = {"evolution.initial": 3, "final.confirm": 2}
+
+    def search(**changes: int) -> Search:
+        given = {**settings, **changes}
+        return searched(task, EVOLUTION, 0, tmp_path / "search", arguments, settings=given, final=False)
+
+    first = search()
+    assert first.configuration.evolution.start != ("shelf",)
+    assert search().history == first.history
+    with pytest.raises(RequestError, match="other settings"):
+        search(**{"final.confirm": 3})
