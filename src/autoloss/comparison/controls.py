@@ -65,11 +65,11 @@ def list_steps(trial: Trial) -> Iterator[Control]:
     """Return the standard loss with the steps of the loss and, the other way round, the loss with those of the standard loss."""
     loss, standard = trial.loss, trial.standard
     steps = replace(
-        trial.train_alike(f"{standard.label} with the steps of {loss.label}", standard.loss), paced_by=trial.pace
+        trial.train_alike(f"{standard.label} with the steps of {loss.name}", standard.loss), paced_by=trial.pace
     )
-    yield Control("steps", STEPS, f"{standard.label} with the steps of {loss.label}", steps)
+    yield Control("steps", STEPS, f"{standard.label} with the steps of {loss.name}", steps)
     if trial.evaluator.task.replays_norms:
-        label = f"{loss.label} with the steps of {standard.label}"
+        label = f"{loss.name} with the steps of {standard.label}"
         turned = replace(standard, label=label, loss=loss.loss, baseline=False, paced_by=standard.loss)
         yield Control("reverse", "direction", label, turned)
 
@@ -84,7 +84,7 @@ def list_items(trial: Trial) -> Iterator[Control]:
         found = _measure_items(trial, grouping)
         if not found:
             continue
-        text = f"{standard.label} with the steps and {cause} of {loss.label}"
+        text = f"{standard.label} with the steps and {cause} of {loss.name}"
         uneven = [one for one in found if any(abs(weight - 1) > EVEN for weight in one.weights)]
         steps = next(list_steps(trial)).entrant
         weighted = replace(steps, label=text, item_weights=tuple(uneven)) if uneven else steps

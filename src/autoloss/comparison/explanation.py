@@ -226,7 +226,7 @@ class Explanation:
         if cause is None:
             return self._describe_parts()
         control, row, _ = next(one for one in self.main if one[0].name == cause.name)
-        what = f"{control.text} has {figure(row.mean)}, {self.loss.entrant.label} {figure(self.loss.mean)}"
+        what = f"{control.text} has {figure(row.mean)}, {self.loss.entrant.name} {figure(self.loss.mean)}"
         if self.cause is None:
             return f"The cause may be the {cause.name}: {what}. More seeds are needed to be sure: --seeds."
         if control.kind == "steps":

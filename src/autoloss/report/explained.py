@@ -20,7 +20,7 @@ CAUSES = (
 """Meaning of the shares."""
 GROUPS = {
     "class": "one for each class, or for the negatives and positives of each label",
-    "confidence": "for {count} ranges of the right class's probability, from 0 to 1",
+    "confidence": "in {count} steps from the most wrong predictions to right ones",
 }
 
 

@@ -38,14 +38,13 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
     """Describe the losses that a search starts from, and for each of the others the reason why not."""
     found, passed = [], list[str]()
     for start in starts:
-        scores = ", ".join(
-            ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}")
-            for name, g in start.g.items()
-        )
+        known = {name: g for name, g in start.g.items() if g is not None}
+        scores = ", ".join(f"{name} g {g:.3f}".removeprefix("main ") for name, g in known.items())
         if start.reason is None:
             passed.append(say_loss(start.label))
         else:
-            found.append(f"A random tree replaces the known loss {start.label}: {start.reason} ({scores}).")
+            why = f"{start.reason} ({scores})" if scores else start.reason
+            found.append(f"A random tree replaces {say_loss(start.label)}: {why}.")
     if len(starts) > 1 and not passed:
         # One sentence for all: each of them would say the same.
         reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)
