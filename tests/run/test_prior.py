@@ -17,7 +17,6 @@ from histories import as_text
 from .quick import QuickTask
 
 QUICK = {
-    "rejection.engine": "reference",
     "rejection.steps": 20,
     "rejection.samples": 2,
     "rejection.threshold": 0.01,
