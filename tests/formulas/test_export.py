@@ -415,7 +415,7 @@ def test_wrong_shapes_are_refused_where_the_tree_refuses_them(tmp_path):
     criterion = imported(exported(parse("-y * log(p)"), ActivatedBranch()), tmp_path / "shapes.py")
     with pytest.raises(ValueError, match=r"\(2, 3, 4, 4\) and \(2, 1, 4, 4\)"):
         criterion(torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 4, 4))
-    with pytest.raises(ValueError, match=r"\(1, 3, 2, 2, 2, 2\) has no form \(N, C, D, H, W\)"):
+    with pytest.raises(ValueError, match=r"the shape \(1, 3, 2, 2, 2, 2\); expected \(N, C, D, H, W\)"):
         criterion(torch.zeros(1, 3, 2, 2, 2, 2), torch.zeros(1, 2, 2, 2, 2, dtype=torch.long))
 
 
@@ -543,13 +543,13 @@ def test_own_operators_go_along_with_their_source(tmp_path):
 
 def test_what_cannot_be_taken_home_is_refused():
     own = build(Operator("double", 1, lambda x: 2 * x, "2{0}"), leaf("p"))
-    with pytest.raises(RequestError, match=r"Your operator 'double' cannot.*not a function defined by def"):
+    with pytest.raises(RequestError, match=r"Your operator 'double' cannot be exported.*not a function defined by def"):
         exported(own, ActivatedBranch())
     named_otherwise = build(Operator("shadow", 1, upcast), leaf("p"))
-    with pytest.raises(RequestError, match=r"'upcast' of your operator 'shadow'.*another one"):
+    with pytest.raises(RequestError, match=r"'upcast' of your operator 'shadow': the exported file uses that name"):
         exported(named_otherwise, ActivatedBranch())
     foreign = build(Operator("counted", 1, counted), leaf("p"))
-    with pytest.raises(RequestError, match="it uses BATCHES, and a file has torch, F"):
+    with pytest.raises(RequestError, match="it uses BATCHES; an exported file has only torch, F"):
         exported(foreign, ActivatedBranch())
     with pytest.raises(RequestError, match="has the leaves i"):
         exported(parse("i * p"), ActivatedBranch())

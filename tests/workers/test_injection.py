@@ -186,7 +186,7 @@ def test_text_is_read_with_its_seed():
         "hang": "hang takes a share such as 0.05, found 'hang'",
         "hang=often": "takes a share such as 0.05, found 'hang=often'",
         "hang=0.1,seed=x": "seed takes a whole number, found 'seed=x'",
-        "hang=1.5": "rate of hang is 1.5; it is a share of all attempts, from 0 to 1",
+        "hang=1.5": "rate of hang is 1.5; expected a share of all attempts, from 0 to 1",
         "hang=nan": "rate of hang is nan",
         "hang=0.6,oom=0.6": "add up to 1.2",
         "hang=0.1,hang=0.2": "hang is given twice",

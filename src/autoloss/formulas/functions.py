@@ -124,7 +124,7 @@ def _read_source(operator: Operator) -> str:
         return ""
     function = operator.function
     if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
-        raise _refuse(operator, "it is no function written with def")
+        raise _refuse(operator, "it is not a function defined by def")
     if function.__closure__:
         raise _refuse(operator, "it keeps variables of another function")
     try:

@@ -133,18 +133,14 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
     advice = "Give a file that `autoloss learn` wrote, or --prior default or none."
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise RequestError(f"{wrong}: it is larger than {MOST_BYTES} bytes. {advice}", argument="prior")
+            raise ValueError(f"it is larger than {MOST_BYTES} bytes")
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as data:
             header = json.loads(data["header"].tobytes())
             if header["version"] != VERSION:
-                found = quote(str(header["version"]))
-                raise RequestError(f"{wrong}: its version is {found}, not {VERSION}. {advice}", argument="prior")
+                raise ValueError(f"its version is {quote(str(header['version']))}, not {VERSION}")
             if header["operators"] != list(OPERATORS):
                 others = sorted(set(map(str, header["operators"])) ^ set(OPERATORS))
-                raise RequestError(
-                    f"{wrong}: it was learned with other operators ({quote(', '.join(others))}). {advice}",
-                    argument="prior",
-                )
+                raise ValueError(f"it was learned with other operators: {quote(', '.join(others))}")
             forests = tuple(
                 Forest(**values, arrays={name: data[f"{place}.{name}"] for name in ARRAYS})
                 for place, values in enumerate(header["forests"])
@@ -152,7 +148,7 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
     except FileNotFoundError:
         raise RequestError(f"There is no prior {quote(str(path))}. {advice}", argument="prior") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise RequestError(f"{wrong}: it is incomplete or not a prior ({error}). {advice}", argument="prior") from None
+        raise RequestError(f"{wrong}: {error}. {advice}", argument="prior") from None
     if _find_digest(forests) != header["digest"]:
         raise RequestError(f"{wrong}: its digest does not match its content. {advice}", argument="prior")
     return forests, header["digest"]

@@ -166,8 +166,11 @@ class FaultyFile(RequestError):
 
 
 def report_faults(name: str, faults: Sequence[object], end: str = "") -> RequestError:
-    """Return the error that lists the first twenty faults of a data set, with a last line."""
-    lines = [f"\n  {fault}" for fault in faults[:FAULTS_SHOWN]]
+    """Return the error that lists the first twenty faults of a data set, with a last line; what is repeated is said once."""
+    lines, before = list[str](), ""
+    for place, _, what in (str(fault).partition(": ") for fault in faults[:FAULTS_SHOWN]):
+        lines.append(f"\n  {place}: {'the same' if what == before else what}" if what else f"\n  {place}")
+        before = what
     if len(faults) > FAULTS_SHOWN:
         lines.append(f"\n  and {len(faults) - FAULTS_SHOWN} more")
     return RequestError(f"{name} cannot be used as it is:{''.join(lines)}{end and chr(10)}{end}")

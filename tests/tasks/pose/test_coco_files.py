@@ -119,7 +119,7 @@ def test_a_crowd_needs_no_joints_and_is_no_person_without_joints(folder):
 
 def test_another_count_of_joints_than_they_have_is_noted(folder):
     change(folder, lambda c: c["annotations"][0].update(num_keypoints=99))
-    assert "state another num_keypoints" in load_keypoints(folder, "val2017").images.notes[0]
+    assert "have another num_keypoints" in load_keypoints(folder, "val2017").images.notes[0]
 
 
 ANNOTATIONS = {
@@ -134,8 +134,12 @@ ANNOTATIONS = {
         "a keypoint of visibility 3",
         "0, 1",
     ),
-    "text": (lambda c: c["annotations"][0].update(keypoints=["x"] * 51), "what is no number of pixels", "51 numbers"),
-    "endless": (lambda c: c["annotations"][0].update(keypoints=[10**400] * 51), "what is no number", "51 numbers"),
+    "text": (
+        lambda c: c["annotations"][0].update(keypoints=["x"] * 51),
+        "keypoints that are not numbers",
+        "51 numbers",
+    ),
+    "endless": (lambda c: c["annotations"][0].update(keypoints=[10**400] * 51), "that are not numbers", "51 numbers"),
     "an object": (lambda c: c["annotations"][0].update(keypoints={"nose": 1}), "has no keypoints", "51 numbers"),
     "category": (
         lambda c: c["categories"][0].pop("keypoints"),
