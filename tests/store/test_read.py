@@ -160,7 +160,7 @@ def test_a_row_that_is_whole_and_means_nothing_is_named_and_left_out(tmp_path):
     assert running(reader) == [5]
     assert reader.trainings == {}
     rows = ("row 3 of candidate is damaged (its origin", "row 2 of training is damaged (its state")
-    rows += ("row 5 of training is damaged (The training's seed", "row 6 of training is damaged (A training")
+    rows += ("row 5 of training is damaged (Training.seed", "row 6 of training is damaged (A training")
     assert len(reader.damaged) == 4
     for row in rows:
         assert any(row in text and "Restore the file from a copy" in text for text in reader.damaged)
