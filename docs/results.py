@@ -56,22 +56,25 @@ def _read(name: str) -> Any:
 
 def _list_away() -> dict[str, str]:
     away = _read("away")
-    gate, exam = away["gate"], {"arm": "default", "part": "exam"}
-    (summary,) = (one for one in away["summary"] if exam.items() <= one.items())
-    rows = [row for row in away["rows"] if exam.items() <= row.items()]
-    origins = [row["origin"] for row in rows]
+    gate = away["gate"]
+    first, summary = (
+        next(one for one in away["summary"] if (one["arm"], one["part"]) == ("default", part))
+        for part in ("exam", "second exam")
+    )
+    rows = [row for row in away["rows"] if (row["arm"], row["part"]) == ("default", "second exam")]
+    shares = ("at_or_above_standard", "at_or_above_ladder", "below_standard", "ahead_of_ladder")
     return {
         "away_tasks": str(len(gate)),
         "away_shelf_ahead": str(sum(one["shelf_ahead"] for one in away["gate_summary"])),
         "away_ladder_ahead": str(sum(row["ladder"] > row["standard"] for row in gate)),
         "away_searches": str(summary["searches"]),
-        "away_searched_tasks": str(len({row["task"] for row in rows})),
         "away_at_standard": _percent(summary["at_or_above_standard"]),
         "away_at_ladder": _percent(summary["at_or_above_ladder"]),
         "away_below": _percent(summary["below_standard"]),
         "away_ahead_of_ladder": _percent(summary["ahead_of_ladder"]),
         "away_headroom": f"{summary['share_of_headroom']:.2f}",
-        "away_found": str(origins.count("found")),
+        "away_found": str([row["origin"] for row in rows].count("found")),
+        "away_first": ", ".join(_percent(first[share]) for share in shares),
         "away_table": _write_table(
             ("task", "metric", "tuned rate", "ladder's best", "known losses' best", "p"),
             [
