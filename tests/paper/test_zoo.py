@@ -332,7 +332,7 @@ class TestResolving:
             (
                 "nowhere/found.txt",
                 MAIN,
-                r"no loss named 'nowhere/found.txt'.*It is no file or formula",
+                r"no loss named 'nowhere/found.txt'.*Nor is it a file or formula",
             ),
             ("seg/miou", TWO, r"'seg/miou' is a loss for one branch; this task has 2: cls, reg.*'cls: …; reg: …'"),
             ("-y * log(p)", TWO, r"is a loss for one branch; this task has 2: cls, reg"),

@@ -98,9 +98,9 @@ BOXES = BoxRegression()
         (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", "-y * log(p)", "binary cross entropy × 0.5"),
         # The names of its activation go first, as a search starts from these.
         (ONE_LOGIT, draw_samples("labels", 1), None, "-y * log(p)", "binary cross entropy × 0.5"),
-        (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", BALANCED_BCE, "shelf/balanced_bce"),
-        (SIGMOID, draw_samples("labels"), "baseline/bce", "3 * (p - y)**2", "shelf/brier_bce × 3"),
-        (SOFTMAX, draw_samples("indices"), "baseline/ce", "3 * (p - y)**2", "shelf/brier × 3"),
+        (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", BALANCED_BCE, "balanced binary cross entropy"),
+        (SIGMOID, draw_samples("labels"), "baseline/bce", "3 * (p - y)**2", "binary Brier score × 3"),
+        (SOFTMAX, draw_samples("indices"), "baseline/ce", "3 * (p - y)**2", "Brier score × 3"),
         (VALUES, draw_samples("soft"), "baseline/mse", "p * p - (p + p) * y", "squared error"),
         (VALUES, draw_samples("soft"), "baseline/mse", "exp(p - y)", None),
         (BOXES, draw_boxes(), "baseline/l1", "log(u / i)", "IoU loss"),

@@ -168,7 +168,7 @@ class TestSearch:
         assert 0 < threshold < 0.9
         assert [text for text in said if f"The threshold is lowered to {threshold:g}, so" in text]
         # The standard loss itself is held to the new one.
-        assert any("baseline/ce (g " in text for text in said)
+        assert any("Starts from 1 known loss: cross entropy" in text for text in said)
         scores = [one.candidate.scores["main"][0] for one in found.history if one.candidate.scores]
         assert min(scores) >= threshold
         assert any(score < 0.9 for score in scores)

@@ -93,7 +93,7 @@ pair_weighted_sigmoid | weighted smooth AUC | weighted smooth share of pairs in 
     {SMOOTH}
 """,
     "pair_difference": f"""
-difference_logistic | logistic loss of differences | RankNet, of the difference of scores | y * log(1 + exp(-p))
+difference_logistic | RankNet of differences | RankNet, of the difference of scores | y * log(1 + exp(-p))
     Burges et al., 2005, Learning to Rank using Gradient Descent, Eq. 3
 difference_exponential | exponential loss of differences | exponential loss of the difference of scores | y * exp(-p)
     {BOOST}

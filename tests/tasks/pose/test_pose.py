@@ -177,7 +177,7 @@ def test_networks_have_the_shapes_of_the_paper():
 
 def test_weights_of_another_network_are_refused(tmp_path):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "other.pt")
-    with pytest.raises(RequestError, match="no state dict of a resnet18"):
+    with pytest.raises(RequestError, match="not a state dict of a resnet18"):
         simple_baseline("resnet18", str(tmp_path / "other.pt"))
     torch.manual_seed(1)
     source = simple_baseline("resnet18")

@@ -127,7 +127,7 @@ def test_weights_of_another_network_are_named(tmp_path: Path):
     weights["conv1.weight"] = torch.zeros(64, 1, 7, 7)
     torch.save(weights, file)
     with pytest.raises(
-        RequestError, match=r"no state dict of a resnet18 .*layer4.1.conv2.weight.*layer9.weight.*conv1.w"
+        RequestError, match=r"not a state dict of a resnet18 .*layer4.1.conv2.weight.*layer9.weight.*conv1.w"
     ):
         build_backbone("resnet18", 16, str(file))
 

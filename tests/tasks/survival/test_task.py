@@ -80,7 +80,7 @@ def test_bundled_tables(name: str):
         ({"days": ["soon"] * 80}, {}, "text"),
         ({}, {"event": ""}, "Give event=<one of age, kind, days, died>"),
         ({}, {"time": "years"}, "years"),
-        ({}, {"time": "died"}, "two of time=died, event=died"),
+        ({}, {"time": "died"}, "named twice: time=died, event=died"),
         ({}, {"data": "rosi"}, "rossi"),
         ({}, {"data": "rossi"}, "leave out"),
     ],
