@@ -143,14 +143,10 @@ def _list_audit() -> dict[str, str]:
     for one in standings:
         searches.setdefault((one["task"], one["search_seed"]), []).append(one)
     rows = [
-        (
-            task.partition(":data")[0],
-            str(columns[0]["origin"]),
-            *(f"{one['standing']}, {_sign(one['found_difference'])}" for one in columns),
-        )
+        (task.replace(":data=", " "), columns[0]["origin"], "/".join(str(one["standing"]) for one in columns))
         for (task, _), columns in searches.items()
     ]
-    head = ("task", "recommended", *(f"under {column}" for column in ("recipe", "one norm", "AdamW")))
+    head = ("task", "recommended", "under recipe/one norm/AdamW")
     asked = counts["searches"] + len(audit["missing"])
     done = f"{counts['searches']} of its {asked} searches were run"
     if not rows:
