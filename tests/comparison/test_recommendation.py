@@ -52,6 +52,12 @@ def test_a_known_loss_that_is_better_stands_before_the_standard_one_and_the_one_
     assert (found.origin, found.loss) == ("shelf", "shelf text")
 
 
+def test_the_reason_tells_the_recommended_way_of_a_loss_from_the_recipe_as_given():
+    found = recommend([row(GIVEN, 0.7), row(TUNED, 0.8)], None, LADDER, "baseline/ce")
+    assert found is not None
+    assert "it is ahead of ce with the recipe as given by" in found.reason
+
+
 def test_the_reason_compares_with_the_strongest_of_the_others_not_with_the_standard_loss_as_given():
     threshold = Entrant("ce (tuned threshold)", "baseline/ce", baseline=True, tuned_threshold=True)
     shelf = Entrant("#2 shelf/balanced_ce (lr × 3)", "shelf text", known=True, learning_rate=3.0)

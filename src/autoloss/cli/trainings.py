@@ -132,8 +132,8 @@ def explain(
         print_json(found.to_dict())
     else:
         print_lines(*describe_in_full(found))
-        for table in [causes_table(found)] * found.is_gain:
-            console_of().print(table)
+        if found.is_gain:
+            console_of().print(causes_table(found))
         console_of().print(controls_table(found))
     if found.gain is None:
         raise RunError(next(found.describe()))

@@ -123,12 +123,13 @@ class Entrant:
     def list_changes(self) -> Iterator[str]:
         """Describe each change of the recipe in words."""
         rate = "Adam's usual rate" if self.step_rule == "adamw" else "the learning rate"
-        yield from [STEP_RULES[self.step_rule]] * (self.step_rule != "recipe")
-        yield from [f"{self.learning_rate:g} × {rate}"] * (self.learning_rate != 1)
-        yield from [f"{self.scale:g} × the loss"] * (self.scale != 1)
-        yield from [f"{self.length:g} × the epochs"] * (self.length != 1)
-        yield from (f"{factor:g} × the loss of {name}" for name, factor in self.weights)
-        yield from ["tuned threshold"] * self.tuned_threshold
+        if self.step_rule != "recipe":
+            yield STEP_RULES[self.step_rule]
+        factors = ((rate, self.learning_rate), ("the loss", self.scale), ("the epochs", self.length))
+        factors += tuple((f"the loss of {name}", factor) for name, factor in self.weights)
+        yield from (f"{factor:g} × {what}" for what, factor in factors if factor != 1)
+        if self.tuned_threshold:
+            yield "tuned threshold"
 
     def job(self, seed: int, split: str, schedule: str = "proxy", fidelity: float = 1.0) -> Train:
         """Return its training with a seed."""

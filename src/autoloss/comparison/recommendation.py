@@ -136,13 +136,18 @@ def _describe(row: Row, than: Row, chosen: Row | None = None) -> str:
     lead = _subtract(row, than)
     if lead.value < 0:
         return _describe(than, row, chosen)
-    ahead, behind = ("it" if one is chosen else one.entrant.label for one in (row, than))
+    ahead, behind = ("it" if one is chosen else _write_label(one, chosen) for one in (row, than))
     chance = "" if _is_better(lead) else " That may be chance."
     interval = "" if lead.half_width is None else f" ± {figure(lead.half_width)}"
     return (
         f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{interval} (95 % confidence interval over "
         f"{describe_noise(lead)}).{chance}"
     )
+
+
+def _write_label(row: Row, chosen: Row | None) -> str:
+    is_same = chosen is not None and row.entrant.loss == chosen.entrant.loss and not any(row.entrant.list_changes())
+    return f"{row.entrant.label}{' with the recipe as given' if is_same else ''}"
 
 
 def make_recommendation(

@@ -49,8 +49,22 @@ AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(upcast, spatial, to_logits, activate, fitting, encode, check_range, inner_band, index_classes),
-        *(SeparateSoftmax, separate_channels, number_groups, list_pairs, find_pairs, rank_items, weigh_by_ndcg),
+        upcast,
+        spatial,
+        to_logits,
+        activate,
+        fitting,
+        encode,
+        check_range,
+        inner_band,
+        index_classes,
+        SeparateSoftmax,
+        separate_channels,
+        number_groups,
+        list_pairs,
+        find_pairs,
+        rank_items,
+        weigh_by_ndcg,
         *(row.function for row in OPERATORS.values() if inspect.isfunction(row.function)),
     )
 }

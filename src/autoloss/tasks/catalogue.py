@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoloss.errors import RequestError, unknown
+from autoloss.tables import read_rows
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task
@@ -67,16 +68,12 @@ survival | survival | c_index uno_c time_auc |
 """
 """Name, module of the factory, metrics and extra; below them the description."""
 
-
-def _read_tasks() -> Iterator[tuple[str, CatalogueEntry]]:
-    lines = _TASKS.strip().split("\n")
-    for row, description in zip(lines[::2], lines[1::2], strict=True):
-        name, module, metrics, extra = map(str.strip, row.split("|"))
-        factory = f"autoloss.tasks.{module}:{name.replace('-', '_')}"
-        yield name, CatalogueEntry(description.strip(), tuple(metrics.split()), factory, extra)
-
-
-CATALOGUE: Mapping[str, CatalogueEntry] = dict(_read_tasks())
+CATALOGUE: Mapping[str, CatalogueEntry] = {
+    name: CatalogueEntry(
+        description, tuple(metrics.split()), f"autoloss.tasks.{module}:{name.replace('-', '_')}", extra
+    )
+    for name, module, metrics, extra, description in read_rows(_TASKS, lines=2)
+}
 
 
 def names() -> list[str]:

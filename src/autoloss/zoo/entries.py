@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from autoloss.space.loss_text import split_branches
-from autoloss.zoo.entry import Entry, read_rows
+from autoloss.tables import read_rows
+from autoloss.zoo.entry import Entry
 from autoloss.zoo.found import FOUND
 from autoloss.zoo.shelf import SHELF
 

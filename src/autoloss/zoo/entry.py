@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -88,17 +88,6 @@ class Entry:
         tree = check_leaves(parse(self.formula), name, twin)
         # A tree of other leaves of the same place is no tree of this branch, but a loss of it.
         return tree if twin is branch else bind({name: tree}, {name: twin})[name]
-
-
-def read_rows(table: str, lines: int) -> Iterator[list[str]]:
-    """Yield the rows of a table of text.
-
-    Args:
-        lines: Of each row. The first holds values between bars, each of the others is one value.
-    """
-    texts = [line.strip() for line in table.strip().split("\n")]
-    for first, *others in zip(*(texts[place::lines] for place in range(lines)), strict=True):
-        yield [*map(str.strip, first.split("|")), *others]
 
 
 def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:

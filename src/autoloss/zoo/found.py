@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoloss.zoo.entry import Entry, read_rows
+from autoloss.tables import read_rows
+from autoloss.zoo.entry import Entry
 
 SOURCE = "found by a search of this project; its files under bench/results say where it was ahead"
 TARGETS = {"none": "values"}

@@ -5,7 +5,8 @@ Class weights are those of the batch: `mean_nhw(y)` is the share of a class in i
 
 from __future__ import annotations
 
-from autoloss.zoo.entry import Entry, read_rows
+from autoloss.tables import read_rows
+from autoloss.zoo.entry import Entry
 
 BALANCED = "Japkowicz & Stephen, 2002, The Class Imbalance Problem: costs by the inverse share"
 ROOT = "Mahajan et al., 2018, Exploring the Limits of Weakly Supervised Pretraining: the root of the share"
