@@ -18,6 +18,7 @@ from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.run.beginning import describe_tries
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
@@ -109,9 +110,18 @@ def test_a_task_without_a_standard_loss_has_nothing_to_tune():
 def test_tuning_says_what_it_tries_and_how_far_it_is():
     said, seen = list[str](), list[str]()
     autoloss.tune(task(), trainings=8, workers=0, say=said.append, observe=lambda now: seen.append(now.describe()))
-    assert said == ["Tuning the standard loss: learning rates, step rules, class weights; at most 8 whole trainings."]
+    tried = "learning rates, step rules, class weights, a threshold, a longer training"
+    assert said == [f"Tuning the standard loss: {tried}; at most 8 whole trainings."]
     assert seen[0].startswith("tuning the standard loss: 0 of about 8 trainings · about ")
     assert seen[-1].startswith(("tuning the standard loss: 7 of", "tuning the standard loss: 8 of"))
+
+
+def test_what_does_not_fit_the_task_is_not_announced():
+    made = SupervisedTask(
+        lambda: nn.Linear(3, 1), (torch.randn(40, 3), torch.randn(40, 1)), activation="none", metric=f1
+    )
+    assert "class weights" not in describe_tries(made, 8)
+    assert "threshold" not in describe_tries(made, 8)
 
 
 def test_a_search_climbs_first_and_trains_its_candidates_by_what_it_learnt(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
-from autoloss.comparison.climbing import ENOUGH, LEAST_BUDGET, climb_ladder
+from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
@@ -23,6 +23,7 @@ from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
+from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files
 from autoloss.store.database import resume_command
 from autoloss.store.run_settings import RunSettings, TaskReference
@@ -185,7 +186,15 @@ def _advise(task: Task, reference: TaskReference) -> str:
 def describe_tries(task: Task, budget: float) -> str:
     """Describe what is tried with the standard loss, in training equivalents of the budget."""
     many = len(task.step_rules) > 1
-    tried = ["learning rates"] * task.tunes_learning_rate + ["step rules"] * many + ["class weights"]
+    ways = {
+        "learning rates": task.tunes_learning_rate,
+        "step rules": many,
+        "class weights": len(task.branches) == 1 and join_losses(task.standard) in CLASS_WEIGHTS,
+        "weights of the branches": len(task.branches) > 1,
+        "a threshold": task.tunes_threshold,
+        "a longer training": task.lengthens,
+    }
+    tried = [name for name, is_tried in ways.items() if is_tried]
     fixed = "" if many else " The task's optimizer is used as given: it has no other step rule."
     return f"Tuning the standard loss: {', '.join(tried)}; at most {budget:.3g} whole trainings.{fixed}"
 
