@@ -10,7 +10,7 @@ optimiser, one norm of the gradient and AdamW, the recommended loss, the loss fo
 loss's where it holds in all three. `standing` compares the recommended loss with the best of the others but the found one: above
 or below where p < 0.05 over seeds and examples, corrected by Holm for the number of losses, else equal. `gain` is the share of
 what the best rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is
-finished is kept in a work folder.
+finished is kept in a work folder, and a search that the file of `--out` holds is not run again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import argparse
 import csv
 import io
+import json
 import tempfile
 import time
 from collections import Counter
@@ -88,6 +89,8 @@ CSV_COLUMNS = (
     "scores",
     "reasons",
 )
+Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows and standings of one search."""
 FIGURES = {
     "searches": Figure(("counts", "searches")),
     "a found loss is recommended": Figure(("counts", "found")),
@@ -113,13 +116,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         # A quick run starts anew: it shall say whether the script works now.
         work = arguments.work or (Path(folder) if arguments.quick else Path("runs") / "audit")
-        plan = [(seed, spec) for seed in range(arguments.seeds) for spec in arguments.tasks]
-        found = [_audit(spec, seed, work, arguments, end) for seed, spec in plan]
-    done = [one for one in found if one is not None]
-    rows = [row for part, _ in done for row in part]
-    standings = [standing for _, part in done for standing in part]
+        plan = [(spec, seed) for seed in range(arguments.seeds) for spec in arguments.tasks]
+        done = _read_done(arguments)
+        for spec, seed in plan:
+            folder = work / spec.replace(":", "-").replace("=", "-") / f"seed{seed}"
+            in_time = time.monotonic() <= end or (folder / "test" / "done").exists()
+            if (spec, seed) not in done and in_time:
+                done[spec, seed] = _audit(spec, seed, folder, arguments)
+    rows = [row for part, _ in done.values() for row in part]
+    standings = [standing for _, part in done.values() for standing in part]
     sizes = {name: vars(arguments)[name] for name in ("evaluations", "seeds", "test_seeds")}
-    missing = [f"{spec}, seed {seed}" for (seed, spec), one in zip(plan, found, strict=True) if one is None]
+    missing = [f"{spec}, seed {seed}" for spec, seed in plan if (spec, seed) not in done]
     result = {**sizes, "counts": _count(standings), "standings": standings, "missing": missing, "rows": rows}
     if arguments.out and arguments.out.suffix == ".csv":
         arguments.out.write_text(_write_table(rows))
@@ -127,14 +134,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     emit(result, arguments, _print)
 
 
-def _audit(
-    spec: str, seed: int, work: Path, arguments: argparse.Namespace, end: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
-    """Search once and measure what is recommended; None where there is no time, and nothing was kept."""
-    folder = work / spec.replace(":", "-").replace("=", "-") / f"seed{seed}"
-    late = time.monotonic() > end
-    if late and not (folder / "test" / "done").exists():
-        return None
+def _read_done(arguments: argparse.Namespace) -> dict[tuple[str, int], Part]:
+    """Return the rows and standings of the searches that the file of `--out` holds, by task and seed."""
+    if arguments.quick or not (arguments.out and arguments.out.suffix == ".json" and arguments.out.exists()):
+        return {}
+    kept = json.loads(arguments.out.read_text(encoding="utf-8"))
+    keys = dict.fromkeys((one["task"], one["search_seed"]) for one in kept["standings"])
+    return {
+        key: tuple(
+            [one for one in kept[part] if (one["task"], one["search_seed"]) == key] for part in ("rows", "standings")
+        )
+        for key in keys
+    }
+
+
+def _audit(spec: str, seed: int, folder: Path, arguments: argparse.Namespace) -> Part:
+    """Search once and measure what is recommended."""
     task = _make_task(spec, arguments.quick)
     settings = {**SEARCH, **(QUICK_SEARCH if arguments.quick else {})}
     search = searched(task, EVOLUTION, seed, folder / "search", arguments, settings=settings)
@@ -301,7 +316,7 @@ def _write_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _write_cells(row: Mapping[str, Any]) -> Iterator[Any]:
     for name in CSV_COLUMNS:
         value = row[name]
-        yield "; ".join(map(str, value)) if isinstance(value, tuple) else value
+        yield "; ".join(map(str, value)) if isinstance(value, tuple | list) else value
 
 
 def _print(result: dict[str, Any]) -> None:
