@@ -55,9 +55,15 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "lower for the target itself",
         "return its negative",
     ),
+    "a metric that compares logits with 0": (
+        MULTI_LABEL
+        + "def metric(prediction, target):\n    return ((prediction > 0) == (target > 0.5)).float().mean().item()",
+        "for the network's prediction and for the target itself",
+        "compare them with 0.5, not with 0",
+    ),
     "a metric that is constant": (
         "def metric(prediction, target):\n    return 0.5",
-        "has the same value, 0.5, for the network's prediction and for the target itself",
+        "has the same value, 0.5 for the first, for the network's prediction and for the target itself",
         "it needs to depend on the prediction",
     ),
     "a metric that is NaN": (
@@ -72,7 +78,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "training targets of one class": (
         "train = (train[0], torch.zeros_like(train[1]))\ndef metric(prediction, target):\n    return 1.0 * len(target.unique())",
-        "has the same value, 1, for the network's prediction and for the target itself",
+        "has the same value, 1 for the first, for the network's prediction and for the target itself",
         "the targets need to differ",
     ),
     "a metric that is text": ("def metric(prediction, target):\n    return 'good'", "returned a str", "one number"),
@@ -224,6 +230,18 @@ WARNED: dict[str, tuple[str, str, str]] = {
         "The train inputs reach",
         "about 1",
     ),
+    "a metric that takes logits": (
+        "def metric(prediction, target):\n    return -nn.functional.cross_entropy(prediction, target).item()",
+        "The metric is higher for the targets as logits",
+        "apply no softmax or sigmoid",
+    ),
+    "a metric that takes the logits of labels": (
+        MULTI_LABEL
+        + "def metric(prediction, target):\n"
+        + "    return -nn.functional.binary_cross_entropy_with_logits(prediction, target).item()",
+        "The metric is higher for the targets as logits",
+        "the metric gets probabilities",
+    ),
     "class indices without an activation": (
         "activation = 'none'",
         "targets are class indices, and the activation is none",
@@ -320,7 +338,7 @@ def test_a_search_says_its_doubts_before_it_draws(elsewhere, capsys):
         )
     said = capsys.readouterr().out
     assert ended.value.code == 0, said
-    assert "Check the task: The network's predictions on the branch main are never negative and add up to 1" in said
+    assert "Check the task: The network's predictions are never negative and add up to 1" in said
     assert said.index("Check the task") < said.index("Best of")
 
 
@@ -365,9 +383,11 @@ def test_a_recipe_that_learns_nothing_is_named_and_none_of_its_rates_advised(els
 
 def test_a_recipe_at_which_every_training_diverges_is_not_told_to_learn_nothing(elsewhere, capsys):
     (elsewhere / "task.py").write_text(TASK.format(change="recipe = Recipe(epochs=5, learning_rate=1e30)"))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["check", "task.py:task", "--rates", *QUICK])
-    said = capsys.readouterr().out
+    said, complained = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "No training with the standard loss has a score. With the recipe as given: diverged at step" in complained
     assert "has no score at any rate or step rule that was tried. First lower the learning rate in the recipe" in said
     assert "hardly learns" not in said
 

@@ -8,7 +8,7 @@ import typer
 
 import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, print_json, print_lines
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.space.loss_text import join_branches
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def check(
         print_json(report.values())
     else:
         print_lines(*report.lines())
+    if not report.has_score:
+        raise RunError(f"No training with the standard loss has a score. With the recipe as given: {report.outcome}.")
 
 
 # A formula may begin with a minus, which would otherwise be taken for an option.

@@ -80,6 +80,7 @@ class TaskCheck:
 
     Args:
         outcome: Of the training, in words.
+        has_score: Whether a training with the standard loss has a score, or none was tried to its end.
         training_seconds: Of one whole training, extrapolated if it was cut off; None where the task does not tell its steps.
         seconds_per_candidate: Of testing one candidate, a tree for each branch.
         search_seconds: Estimated time of a search with this budget and number of workers.
@@ -96,6 +97,7 @@ class TaskCheck:
     task: str
     branches: tuple[BranchCheck, ...]
     outcome: str
+    has_score: bool
     training_seconds: float | None
     seconds_per_candidate: float
     search_seconds: float | None
@@ -209,7 +211,7 @@ def check(
     request = make_request(task, settings, seed=seed, evaluations=evaluations, metric=metric, options=options)
     evaluator = prepare(request)
     doubts, notes = evaluator.diagnose(), list[str]()
-    outcome, training = _try_training(evaluator)
+    outcome, has_score, training = _try_training(evaluator)
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
     ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
     # In the order of a search, whose settings follow what the ladder found.
@@ -223,6 +225,7 @@ def check(
         task=loaded.name,
         branches=branches,
         outcome=outcome,
+        has_score=has_score if ladder is None else ladder.highest is not None,
         training_seconds=training,
         seconds_per_candidate=per_candidate,
         search_seconds=training and _estimate_search(configuration, accepted, training, workers),
@@ -314,10 +317,10 @@ class _CutOff(BaseException):
     """Ends a training that takes too long for a check; not an Exception, because it is not an error."""
 
 
-def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
-    """Train with the standard loss; return the outcome in words, and the seconds of a whole training or None."""
+def _try_training(evaluator: Evaluator) -> tuple[str, bool, float | None]:
+    """Train with the standard loss; return the outcome in words, whether it may have a score, and the seconds of all steps."""
     if not evaluator.has_standard:
-        return "not tried: the task names no standard loss", None
+        return "not tried: the task names no standard loss", True, None
     training = Training(seed=0, resampled=True)
     steps = evaluator.task.steps(training)
     if evaluator.task.shortens:
@@ -338,11 +341,11 @@ def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
         outcome = evaluator.train_standard(training, watch)
     except _CutOff:
         seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
-        return f"cut off after {reached} steps{_score_shortly(evaluator, training, seconds)}", seconds
+        return f"cut off after {reached} steps{_score_shortly(evaluator, training, seconds)}", True, seconds
     seconds = time.perf_counter() - began
     if outcome.score is not None:
-        return f"score {outcome.score:.4f}", seconds
-    return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", seconds
+        return f"score {outcome.score:.4f}", True, seconds
+    return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", False, seconds
 
 
 def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | None) -> str:

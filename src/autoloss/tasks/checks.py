@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind
-from autoloss.space.activated import ActivatedBranch, fitting, spatial
+from autoloss.space.activated import SURE, ActivatedBranch, activate_for_metric, fitting, spatial
 from autoloss.space.branch import Branch, Sample
+from autoloss.tasks.metric import to_float
 from autoloss.tasks.splits import Split
 from autoloss.tasks.task import Task
 from autoloss.training.structures import describe_inputs, list_tensors
@@ -159,6 +160,8 @@ SHARED = 0.5
 """Share of a split that may be in another one as well: tables have equal rows."""
 LOOKED_AT = 64
 """Values of a row that are compared, evenly spaced."""
+LEAST_GAIN = 1e-6
+"""Difference of a metric that is more than rounding."""
 COMPARED = 4
 """Examples of two splits of one length that are compared where they are not tensors."""
 
@@ -180,6 +183,12 @@ def _find_extremes(column: Tensor) -> tuple[float, float]:
     """Return the least and the largest value in one pass, without a copy; NaN if a value is NaN."""
     least, most = torch.aminmax(column)
     return float(least), float(most)
+
+
+GETS_PROBABILITIES = (
+    "After an activation of softmax or sigmoid, the metric gets probabilities, not logits: compare them with 0.5, not with 0, and "
+    "apply no softmax or sigmoid."
+)
 
 
 def describe_unusable_samples(
@@ -204,12 +213,15 @@ def describe_unusable_samples(
         if rows_per_sample is None
         else f"Raise rows_per_sample, now {rows_per_sample}, so that each sample has enough rows of every class."
     )
-    reason, values = "", {round(value, 9) for pair in known for value in pair}
+    reason = ""
     if not known:
         reason = " It is NaN or infinite for each of them."
-    elif len(values) == 1:
-        same = f" It has the same value, {values.pop():.4g}, for the network's prediction and for the target itself"
-        reason, advice = f"{same}: it needs to depend on the prediction, and the targets need to differ.", ""
+    elif all(math.isclose(initial, best, abs_tol=1e-9) for initial, best in known):
+        reason = (
+            f" It has the same value, {known[0][0]:.4g} for the first, for the network's prediction and for the target itself: it "
+            "needs to depend on the prediction, and the targets need to differ."
+        )
+        advice = f"{advice} {GETS_PROBABILITIES}"
     return RequestError(
         f"{found} undefined on {len(drawn) - len(known)} and already at its best on {len(known) - usable}.{reason} The metric of "
         f"an untrained network needs to be defined, and lower than that of the target used as prediction. {advice}".rstrip()
@@ -301,17 +313,41 @@ def _fingerprint_rows(whole: Any) -> np.ndarray:
 
 
 def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return one sentence for each branch whose predictions, which must be raw, seem to be activated already."""
+    """Return sentences about branches whose predictions seem to be activated already, or whose metric seems to want logits."""
     doubts = []
     for name, branch in task.branches.items():
         if branch.predicts_probabilities and samples.get(name):
+            where = f" of the branch {name}" if len(task.branches) > 1 else ""
             raw = [sample.prediction.detach() for sample in samples[name]]
             if ending := _find_ending(raw):
                 doubts.append(
-                    f"The network's predictions on the branch {name} {ending} autoloss applies "
+                    f"The network's predictions{where} {ending} autoloss applies "
                     f"{'softmax' if branch.has_classes else 'sigmoid'}."
                 )
+            if isinstance(branch, ActivatedBranch) and _prefers_logits(branch, samples[name][0]):
+                doubts.append(
+                    f"The metric{where} is higher for the targets as logits than for the targets as probabilities. "
+                    f"{GETS_PROBABILITIES}"
+                )
     return doubts
+
+
+def _prefers_logits(branch: ActivatedBranch, sample: Sample) -> bool:
+    """Return whether a metric is higher for the target as logits of any size than as probabilities."""
+    if branch.measure is None:
+        return False
+    target = sample.context["target"]
+    ideal = activate_for_metric(branch.ideal(sample.context), target, branch.activation)
+    try:
+        of_probabilities, of_logits, of_larger = (
+            to_float(branch.measure(values, target))
+            for values in (ideal, SURE * (2 * ideal - 1), 2 * SURE * (2 * ideal - 1))
+        )
+    except FAILURES:
+        # It refuses what is no probability.
+        return False
+    # A metric that grows with the size of its input, such as a Dice of sums, takes probabilities.
+    return of_logits > of_probabilities + LEAST_GAIN and math.isclose(of_logits, of_larger, abs_tol=LEAST_GAIN)
 
 
 def _find_ending(raw: Sequence[Tensor]) -> str | None:
