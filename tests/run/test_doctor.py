@@ -293,6 +293,8 @@ REQUESTED: dict[str, tuple[list[str], str, str]] = {
         "search.learning_rate",
     ),
     "a setting that is text": (["task.py:task", "--set", "rejection.steps=many"], "'many'", "a whole number"),
+    "an option of a task given as one of the command": (["task.py:task", "--target", "y"], "--target", "--set target="),
+    "an option with a typo": (["task.py:task", "--evaluation=3"], "--evaluation.", "Did you mean --evaluations?"),
 }
 
 

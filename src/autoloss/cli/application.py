@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import json
 import os
 import shlex
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
+
+from autoloss.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +50,22 @@ class _Commands(TyperGroup):
             raise Interrupted(interruption) from None
         except BrokenPipeError:
             raise Unread from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, words = super().resolve_command(ctx, args)
+        parameters = command.params if command else []
+        known = {text for parameter in parameters for text in (*parameter.opts, *parameter.secondary_opts)}
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            option = word.partition("=")[0]
+            # Typer's own message does not say that the options of a task are given in another way.
+            if "--set" in known and option.startswith("--") and option not in (*known, "--help"):
+                closest = difflib.get_close_matches(option[2:], [text.strip("-") for text in known], n=1, cutoff=0.8)
+                meant = f"Did you mean --{closest[0]}? " if closest else ""
+                setting = f"--set {option[2:].replace('-', '_')}=VALUE"
+                raise RequestError(
+                    f"There is no option {option}. {meant}Options of a task and settings are given as {setting}."
+                )
+        return name, command, words
 
 
 app = typer.Typer(
