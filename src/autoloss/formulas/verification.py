@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from autoloss.formulas.terms import Term, evaluate_node
-from autoloss.space.operators import Operator
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
@@ -37,8 +37,6 @@ MOST_ENDS = 1024
 TARGETS = frozenset({"y"})
 """Leaves that no gradient goes to."""
 
-ELEMENTWISE = ("abs", "inv", "log", "exp", "tanh", "sqrt")
-LINEAR = ("mean_nhw", "mean_c")
 
 _ENDS: Mapping[Range, tuple[float, ...]] = {
     UNIT: (0, 1, TINY, 1e-6, 1e-3, 0.5, 0.999),
@@ -47,6 +45,8 @@ _ENDS: Mapping[Range, tuple[float, ...]] = {
 }
 _REAL_ENDS = (0, 1, -1, TINY, -TINY, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
 
+forward_mode: Any = forward_ad
+"""Without types in torch."""
 Dual = tuple[Tensor, Tensor | None]
 """A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
 
@@ -121,57 +121,17 @@ def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
     """Return value and derivative of a node from those of its parts."""
     if term.head == "leaf":
         return scene.leaves[term.name]
-    if term.head == "call":
-        return _compute_call(term, parts, scene)
-    values = [value for value, _ in parts]
-    value = evaluate_node(term, values, scene.like)
-    sloping = [(at, slope) for at, (_, slope) in enumerate(parts) if slope is not None]
-    if not sloping:
-        return value, None
-    match term.head:
-        case "sum":
-            each = [slope for _, slope in sloping]
-        case "product":
-            each = [evaluate_node(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in sloping]
-        case _:
-            each = [term.exponent * values[0].pow(term.exponent - 1) * sloping[0][1]]
-    return value, sum(each[1:], start=each[0])
-
-
-def _compute_call(term: Term, parts: list[Dual], scene: Scene) -> Dual:
-    operator = term.called
-    value, slope = parts[0]
-    if all(each is None for _, each in parts):
-        return operator.function(*(each for each, _ in parts)), None
-    if slope is not None and any(term.is_call(name) for name in LINEAR):
-        return operator.function(value), operator.function(slope)
-    with torch.inference_mode(False), torch.enable_grad():
-        if slope is not None and any(term.is_call(name) for name in ELEMENTWISE):
-            inner = value.clone().requires_grad_()
-            found = operator.function(inner)
-            (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
-            return found.detach(), factor * slope
+    if all(slope is None for _, slope in parts):
+        return evaluate_node(term, [value for value, _ in parts], scene.like), None
+    with torch.inference_mode(False), forward_mode.dual_level():
+        inputs = [value if slope is None else forward_mode.make_dual(value, slope) for value, slope in parts]
         try:
-            return _differentiate_twice(operator, parts)
+            found = forward_mode.unpack_dual(evaluate_node(term, inputs, scene.like))
         except RuntimeError:
-            # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
+            # An operator of the user without a derivative of this kind: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
             return unknown, unknown
-
-
-def _differentiate_twice(operator: Operator, parts: list[Dual]) -> Dual:
-    """Differentiate twice: what backward passes on is linear in what it is given, and its factor is the derivative."""
-    inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
-    value = operator.function(*inputs)
-    if not value.requires_grad:
-        return value, None
-    sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
-    given = torch.ones_like(value).requires_grad_()
-    found = torch.autograd.grad(value, [place for place, _ in sloping], given, create_graph=True, allow_unused=True)
-    passed = cast("tuple[Tensor | None, ...]", found)
-    used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
-    slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
-    return value.detach(), slopes[0]
+        return found.primal, found.tangent
 
 
 def are_equal(first: Dual, second: Dual) -> bool:
