@@ -26,11 +26,11 @@ from autoloss.training.recipe import Recipe
 from autoloss.training.training import Replicates
 
 
-def rows(seed: int, count: int = 192) -> tuple[Tensor, Tensor]:
+def rows(seed: int, count: int = 192, distance: float = 1.5) -> tuple[Tensor, Tensor]:
     """Return rows of which one in eight is of the second class, and hard to tell."""
     generator = torch.Generator().manual_seed(seed)
     target = (torch.rand(count, generator=generator) < 0.125).long()
-    return torch.randn(count, 3, generator=generator) + 1.5 * target[:, None], target
+    return torch.randn(count, 3, generator=generator) + distance * target[:, None], target
 
 
 def f1(prediction: Tensor, target: Tensor) -> float:
@@ -46,9 +46,10 @@ def task(learning_rate: float = 0.002, **others) -> SupervisedTask:
 
 
 def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder | None, Record]:
-    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+    evaluator = Evaluator(made, {}, Configuration())
+    with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher, store)
-        return climb_ladder(made, 0, budget, record), record
+        return climb_ladder(evaluator, 0, budget, record), record
 
 
 def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
@@ -71,6 +72,20 @@ def test_it_spends_no_more_than_its_budget_and_always_trains_the_recipe_as_given
     assert ladder.spent <= budget
     assert ladder.given is not None
     assert ladder.given.fidelity == 1
+
+
+def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tuned_threshold():
+    """The best rate is then not the one whose first training happens to predict the rare class at 0.5."""
+    recipe = Recipe(epochs=16, batch_size=32, learning_rate=0.02)
+    train, valid = (rows(seed, 96, distance=0.5) for seed in (0, 1))
+    hardly = SupervisedTask(lambda: nn.Linear(3, 2), train, valid, "softmax", f1, recipe=recipe)
+    ladder, _ = climb(hardly, 24)
+    assert ladder is not None
+    assert {one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold} >= {0.3, 1.0, 3.0}
+    # Where a short training does find it, the threshold is tuned for the best alone.
+    ladder, _ = climb(task(0.3), 24)
+    assert ladder is not None
+    assert len({one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}) <= 2
 
 
 def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):

@@ -18,6 +18,7 @@ from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
@@ -49,7 +50,7 @@ CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
 _WEIGHTED = {name for names in CLASS_WEIGHTS.values() for name in names}
 
 
-def climb_ladder(task: Task, seed: int, budget: float, record: Record) -> Ladder | None:
+def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record) -> Ladder | None:
     """Race what an expert would try with the task's standard loss, on the valid split.
 
     What is tried follows from the task, the budget and the recorded trainings alone.
@@ -61,6 +62,7 @@ def climb_ladder(task: Task, seed: int, budget: float, record: Record) -> Ladder
     Returns:
         None where the task names no standard loss for every branch, or the budget is too small to compare anything.
     """
+    task = evaluator.task
     given = standard_entrant(task)
     if given is None or budget < LEAST_BUDGET:
         return None
@@ -73,6 +75,12 @@ def climb_ladder(task: Task, seed: int, budget: float, record: Record) -> Ladder
             further = _extend(climb, grid)
             climb.run(further, first)
             grid += further
+        constant = evaluator.measure_constant() if task.tunes_threshold else None
+        if constant is not None and all(climb.score(one) <= constant for one in grid):
+            # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there.
+            decided = [replace(one, tuned_threshold=True) for one in grid]
+            climb.run(decided, first)
+            grid += decided
     chosen = _choose_longer(climb.ranked(grid)) or [given]
     extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given))
     left = budget - climb.spent - RESERVE

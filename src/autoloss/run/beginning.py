@@ -209,11 +209,11 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
     began = time.monotonic()
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
-        ladder = climb_ladder(task, configuration.seed, budget, record)
+        ladder = climb_ladder(evaluator, configuration.seed, budget, record)
         if ladder is not None and budget < ENOUGH and not _measure_floor(evaluator, settings).is_beaten(ladder.highest):
             tried = len(ladder.rungs)
             say(f"No way to train learns anything ({tried} tried): trying more, at most {ENOUGH:g} whole trainings.")
-            ladder = climb_ladder(task, configuration.seed, ENOUGH, record)
+            ladder = climb_ladder(evaluator, configuration.seed, ENOUGH, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained

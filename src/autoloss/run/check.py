@@ -361,5 +361,5 @@ def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution |
     """Climb the ladder as a short search does; return it with what the valid split can tell."""
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)
-        ladder = climb_ladder(evaluator.task, seed, ENOUGH, record)
+        ladder = climb_ladder(evaluator, seed, ENOUGH, record)
     return ladder, measure_resolution(record.outcomes)

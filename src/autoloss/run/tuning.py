@@ -77,6 +77,6 @@ def tune(
 
     with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
         record = Record(dispatcher, observe=tell)
-        ladder = climb_ladder(request.task, seed, trainings, record)
+        ladder = climb_ladder(evaluator, seed, trainings, record)
     assert ladder is not None
     return ladder
