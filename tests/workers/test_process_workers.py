@@ -40,28 +40,6 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     return types.SimpleNamespace(made=type("OnLoading", (), {"__reduce__": lambda self: (function, arguments)})())
 
 
-def test_all_slots_busy_refuses_another():
-    with ProcessWorkers(time.sleep, 1) as workers:
-        workers.submit(0, 60, deadline_seconds=60)
-        with pytest.raises(RuntimeError, match="All 1 slots are busy"):
-            workers.submit(1, 60, deadline_seconds=60)
-
-
-def test_an_outcome_waits_until_it_is_taken_or_cancelled():
-    with ProcessWorkers(lambda payload: payload, 1) as workers:
-        outcomes_of(workers, [None])
-        workers.submit(1, "one", deadline_seconds=20)
-        while workers.free == 0:
-            with pytest.raises(ValueError, match="no job 9"):
-                workers.cancel(9)
-            workers._poll(0.1)
-        with pytest.raises(ValueError, match="has not come back"):
-            workers.submit(1, "again", deadline_seconds=20)
-        workers.submit(2, "two", deadline_seconds=20)
-        workers.cancel(1)
-        assert [outcome.value for outcome in workers.wait(None)] == ["two"]
-
-
 def test_wait_returns_when_its_time_is_up_():
     with ProcessWorkers(time.sleep, 1) as workers:
         workers.submit(0, 0, deadline_seconds=20)

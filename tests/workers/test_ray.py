@@ -35,7 +35,7 @@ from histories import as_text
 from tests.run.quick import SETTINGS, QuickTask
 
 from . import conformance
-from .conformance import PROMISES, closed_workers_take_no_job_and_close_twice, outcomes_of
+from .conformance import PROMISES, closed_workers_return_nothing_and_close_twice, outcomes_of
 from .test_process_workers import call
 from .test_worker_faults import is_gone, loop_in_c, stop_group
 
@@ -134,7 +134,7 @@ def a_supervisor_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) 
 
 def ray_workers_keep_the_contract_of_all_workers(cluster: Cluster) -> None:
     for promise in PROMISES:
-        if promise is closed_workers_take_no_job_and_close_twice:
+        if promise is closed_workers_return_nothing_and_close_twice:
             promise(cluster.start)
         else:
             promise(partial(Lent, cluster.workers))

@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from autoloss.workers.messages import START, JobOutcome, Lost, Pickled, Raised, decode
+from autoloss.workers.messages import START, JobOutcome, Lost, Raised, decode
 from autoloss.workers.pool import PolledWorkers, ProcessWorkers
 
 HEARTBEAT_SECONDS = 0.5
@@ -67,8 +67,7 @@ class Supervisor:
     def beat(self, request: Request | None) -> Heartbeat:
         """Start a job, if one is requested; return when a job has an outcome, after `HEARTBEAT_SECONDS` at the latest."""
         if request is not None:
-            payload = Pickled(request.payload)
-            self._workers.submit(request.job, payload, deadline_seconds=request.deadline_seconds)
+            self._workers.submit(request.job, decode(request.payload), deadline_seconds=request.deadline_seconds)
         outcomes = self._workers.wait(HEARTBEAT_SECONDS)
         return Heartbeat(build(), cloudpickle.dumps(outcomes[0]) if outcomes else b"")
 

@@ -72,16 +72,6 @@ class Lost:
 JobOutcome = Finished | Raised | Lost
 
 
-class Pickled:
-    """A value that is pickled already: it is sent as these bytes and arrives as the value."""
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-
-    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        return decode, (self.body,)
-
-
 def encode_function(function: Any) -> bytes:
     """Pickle the function that workers load first; bytes are returned as they are."""
     return function if isinstance(function, bytes) else cloudpickle.dumps(function)

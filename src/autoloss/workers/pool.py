@@ -32,7 +32,7 @@ class Workers(ABC):
     """Runs jobs that may end in any order.
 
     - One thread makes all calls, and lives as long as the jobs do.
-    - The caller numbers the jobs, and submits one when a slot is free.
+    - The caller numbers the jobs, submits one when a slot is free, and cancels only what is busy.
     - `wait` returns the outcome of every submitted job exactly once: `Finished`, `Raised` or `Lost`. Nothing is returned
       for a cancelled job, or after `close`.
     - After a `Lost` job its slot is usable again, and the caller may submit the job once more.
@@ -67,11 +67,7 @@ class Workers(ABC):
         Args:
             job: Its number; not that of a job that is busy or whose outcome was not returned yet.
             payload: The argument of the function.
-            deadline_seconds: Time for which it may run; the start of a worker does not count.
-
-        Raises:
-            RuntimeError: No slot is free, or the workers are closed.
-            ValueError: The number is taken, or the deadline is not above 0.
+            deadline_seconds: Time for which it may run, above 0; the start of a worker does not count.
         """
 
     @abstractmethod
@@ -84,31 +80,11 @@ class Workers(ABC):
 
     @abstractmethod
     def cancel(self, job: int) -> None:
-        """End a job at once; its outcome is not returned.
-
-        Raises:
-            ValueError: The job is not busy, and no outcome of it waits to be returned.
-        """
+        """End a busy job at once; its outcome is not returned."""
 
     @abstractmethod
     def close(self) -> None:
         """End all jobs and processes. A second call does nothing."""
-
-    def _check(self, job: int, deadline_seconds: float, *, closed: bool) -> None:
-        """Raise if a job cannot be accepted now."""
-        if closed:
-            raise RuntimeError("The workers are closed.")
-        if deadline_seconds <= 0:
-            raise ValueError(f"The deadline of job {job} is {deadline_seconds} s; it must be above 0.")
-        if job in self.busy:
-            raise ValueError(f"Job {job} was submitted before and has not come back.")
-        if self.free < 1:
-            raise RuntimeError(f"All {self.slots} slots are busy. Call wait() before submitting job {job}.")
-
-    def _check_busy(self, job: int) -> None:
-        """Raise if a job to cancel is not busy."""
-        if job not in self.busy:
-            raise ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, self.busy)) or 'none'}.")
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +102,6 @@ class InlineWorkers(Workers):
     def __init__(self, function: JobFunction) -> None:
         self._function = function
         self._jobs: dict[int, Any] = {}
-        self._closed = False
 
     @property
     def slots(self) -> int:
@@ -137,7 +112,6 @@ class InlineWorkers(Workers):
         return tuple(self._jobs)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        self._check(job, deadline_seconds, closed=self._closed)
         self._jobs[job] = payload
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
@@ -147,12 +121,10 @@ class InlineWorkers(Workers):
         return outcomes
 
     def cancel(self, job: int) -> None:
-        self._check_busy(job)
         del self._jobs[job]
 
     def close(self) -> None:
         self._jobs.clear()
-        self._closed = True
 
 
 class PolledWorkers(Workers):
@@ -185,9 +157,6 @@ class PolledWorkers(Workers):
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         body = cloudpickle.dumps(payload)
         with hold_interrupts():
-            self._check(job, deadline_seconds, closed=self._closed)
-            if job in self._outcomes:
-                raise ValueError(f"Job {job} was submitted before and its outcome has not come back.")
             self._begin(job, body, deadline_seconds)
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
@@ -207,9 +176,7 @@ class PolledWorkers(Workers):
 
     def cancel(self, job: int) -> None:
         with hold_interrupts():
-            if self._outcomes.pop(job, None) is None:
-                self._check_busy(job)
-                self._end(job)
+            self._end(job)
 
     def close(self) -> None:
         with hold_interrupts():
@@ -248,10 +215,6 @@ class ProcessWorkers(PolledWorkers):
         libraries: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        if slots < 1:
-            raise ValueError(f"There must be at least one slot, not {slots}.")
-        if gpus and len(gpus) != slots:
-            raise ValueError(f"There are {len(gpus)} GPUs for {slots} slots; each slot needs one.")
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
         crowd = slots / (os.cpu_count() or 1)
