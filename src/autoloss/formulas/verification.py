@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import cast, final
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
@@ -45,8 +44,6 @@ _ENDS: Mapping[Range, tuple[float, ...]] = {
 }
 _REAL_ENDS = (0, 1, -1, TINY, -TINY, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
 
-forward_mode: Any = forward_ad
-"""Without types in torch."""
 Dual = tuple[Tensor, Tensor | None]
 """A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
 
@@ -118,20 +115,31 @@ def _draw_uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
 
 
 def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
-    """Return value and derivative of a node from those of its parts."""
+    """Return value and derivative of a node from those of its parts.
+
+    Backwards twice: what the first pass returns is linear in what it is given, and its factor is the derivative.
+    """
     if term.head == "leaf":
         return scene.leaves[term.name]
-    if all(slope is None for _, slope in parts):
-        return evaluate_node(term, [value for value, _ in parts], scene.like), None
-    with torch.inference_mode(False), forward_mode.dual_level():
-        inputs = [value if slope is None else forward_mode.make_dual(value, slope) for value, slope in parts]
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
+        value = evaluate_node(term, inputs, scene.like)
+        if not value.requires_grad:
+            return value, None
+        sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
+        given = torch.ones_like(value).requires_grad_()
         try:
-            found = forward_mode.unpack_dual(evaluate_node(term, inputs, scene.like))
+            found = torch.autograd.grad(
+                value, [place for place, _ in sloping], given, create_graph=True, allow_unused=True
+            )
+            passed = cast("tuple[Tensor | None, ...]", found)
+            used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
+            slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
         except RuntimeError:
-            # An operator of the user without a derivative of this kind: nothing around it can be verified.
+            # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
             return unknown, unknown
-        return found.primal, found.tangent
+        return value.detach(), slopes[0]
 
 
 def are_equal(first: Dual, second: Dual) -> bool:
