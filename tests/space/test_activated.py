@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch, activate, activate_for_metric, inner_band
+from autoloss.space.activated import ActivatedBranch, activate, activate_for_metric, dilate, inner_band
 from autoloss.space.branch import Role
 from autoloss.space.loss import Loss
 
@@ -285,6 +285,28 @@ def test_the_band_agrees_with_a_search_of_every_window():
             window = array[max(0, row - width) : row + width + 1, max(0, column - width) : column + width + 1]
             expected = [float(k == label and (window != label).any()) for k in range(3)]
             assert found[:, row, column].tolist() == expected
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 12])
+def test_dilation_is_a_maximum_over_windows_with_and_without_a_gradient(width: int):
+    edges = torch.rand(2, 3, 7, 9, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack(
+        [
+            edges[:, :, max(0, row - width) : row + width + 1, max(0, column - width) : column + width + 1].amax((2, 3))
+            for row in range(7)
+            for column in range(9)
+        ],
+        dim=2,
+    ).reshape(edges.shape)
+    assert torch.equal(dilate(edges, width), expected)
+    tracked = edges.clone().requires_grad_()
+    found = dilate(tracked, width)
+    assert torch.equal(found, expected)
+    # Each window's gradient goes to its largest value.
+    found.sum().backward()
+    assert tracked.grad is not None
+    assert tracked.grad.sum() == edges.numel()
+    assert (tracked.grad * edges).sum() == pytest.approx(expected.sum().item(), rel=1e-5)
 
 
 def test_the_criterion_trains_on_the_encoding_asked_for():

@@ -59,6 +59,12 @@ def test_a_curve_is_the_polynomial_of_its_points():
     torch.testing.assert_close(Curve(((0.2, 0.9),))(x), y)
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_the_slope_of_a_curve_is_that_of_its_values(curve: Curve):
+    p = torch.linspace(0.01, 0.99, 50, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(curve, (p,), eps=1e-7, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("points", "problem"),
     [

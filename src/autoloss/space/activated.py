@@ -259,8 +259,12 @@ def check_range(target: Tensor, classes: Tensor, channels: int) -> None:
 
 
 def dilate(edges: Tensor, width: int) -> Tensor:
-    """Return the largest value within `width` pixels (square window)."""
-    return F.max_pool2d(edges, kernel_size=2 * width + 1, stride=1, padding=width)
+    """Return the largest value within `width` pixels (square window); the image border bounds the window."""
+    if edges.requires_grad:
+        # Backwards, pooling goes to one position of each window; minima of pairs would go through all of them.
+        across = F.max_pool2d(edges, (1, 2 * width + 1), stride=1, padding=(0, width))
+        return F.max_pool2d(across, (2 * width + 1, 1), stride=1, padding=(width, 0))
+    return -erode(-edges, width)
 
 
 def inner_band(values: Tensor, width: int) -> Tensor:
@@ -271,19 +275,23 @@ def inner_band(values: Tensor, width: int) -> Tensor:
             class its window reaches. What is ignored counts as outside every class; the image border does not.
         width: Pixels; 1 gives the inner edge.
     """
-    eroded = values
-    # Minima over pairs, a direction at a time: faster than pooling for small images on a CPU.
+    return values * (1 - erode(values, width))
+
+
+def erode(values: Tensor, width: int) -> Tensor:
+    """Return the smallest value within `width` pixels (square window); the image border bounds the window."""
+    # Minima of pairs, a direction at a time: faster than pooling for small images on a CPU.
     for dimension in range(2, values.ndim):
         reach, size = 0, values.shape[dimension]
         while reach < min(width, size - 1):
             # A longer step would leave a gap at the image border.
             step = min(reach + 1, width - reach, size - 1 - reach)
             kept = size - step
-            first = eroded.narrow(dimension, 0, step)
-            last = eroded.narrow(dimension, kept, step)
-            later = eroded.narrow(dimension, step, kept)
-            least = torch.minimum(eroded.narrow(dimension, 0, kept), later)
+            first = values.narrow(dimension, 0, step)
+            last = values.narrow(dimension, kept, step)
+            later = values.narrow(dimension, step, kept)
+            least = torch.minimum(values.narrow(dimension, 0, kept), later)
             before = torch.cat([first, least], dimension)
-            eroded = torch.minimum(before, torch.cat([least, last], dimension))
+            values = torch.minimum(before, torch.cat([least, last], dimension))
             reach += step
-    return values * (1 - eroded)
+    return values

@@ -52,20 +52,27 @@ class Curve:
 
     def __call__(self, p: Tensor) -> Tensor:
         whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
-        found = torch.zeros_like(p)
-        for start, control, end in zip(whole[::2], whole[1::2], whole[2::2], strict=False):
-            found = torch.where(p > start[0], _evaluate_piece(p, start, control, end), found)
-        return found
+        # The slope is known in closed form: with it, no step in between has to be kept and gone through backwards.
+        known, value, slope = p.detach(), torch.zeros_like(p), torch.zeros_like(p)
+        for piece in zip(whole[::2], whole[1::2], whole[2::2], strict=False):
+            inside = known > piece[0][0]
+            of_value, of_slope = _evaluate_piece(known, *piece)
+            value, slope = torch.where(inside, of_value, value), torch.where(inside, of_slope, slope)
+        return value + slope * (p - known)
 
 
 def _evaluate_piece(
     p: Tensor, start: tuple[float, float], control: tuple[float, float], end: tuple[float, float]
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """Return value and slope at p, which the piece holds."""
     width = end[0] - start[0]
     x, middle = (p.clamp(start[0], end[0]) - start[0]) / width, (control[0] - start[0]) / width
-    # The root of x = 2·t·(1 − t)·middle + t² that lies in [0, 1], in the form that is exact for middle = ½ too.
-    t = x / (middle + (middle**2 + (1 - 2 * middle) * x).clamp(min=FLATTEST).sqrt())
-    return (1 - t) ** 2 * start[1] + 2 * t * (1 - t) * control[1] + t**2 * end[1]
+    # Half of dx/dt; with it, the root of x = 2·t·(1 − t)·middle + t² in [0, 1] has a form that is exact for middle = ½ too.
+    rise = (middle**2 + (1 - 2 * middle) * x).clamp(min=FLATTEST).sqrt()
+    t = x / (middle + rise)
+    value = (1 - t) ** 2 * start[1] + 2 * t * (1 - t) * control[1] + t**2 * end[1]
+    slope = ((1 - t) * (control[1] - start[1]) + t * (end[1] - control[1])) / (width * rise)
+    return value, slope
 
 
 @dataclass(frozen=True, slots=True)
