@@ -99,14 +99,23 @@ class Descent(ABC):
     def __init__(self, branch: Branch, reference: Reference) -> None:
         self.branch = branch
         self.reference = reference
+        self._steps: dict[int, int] = {}
+        self._ends: dict[int, Reason | None] = {}
 
-    @abstractmethod
     def advance(self, sample: int, step: int) -> Reason | None:
         """Advance a sample, by its index, until it has taken `step` steps in total.
 
         Returns:
             None, or why the descent ended before: `NOT_FINITE`, or `NO_GRADIENT` at the first step. Once ended, it stays ended.
         """
+        if self._ends.get(sample) is None:
+            taken, self._steps[sample] = self._steps.get(sample, 0), step
+            self._ends[sample] = self._run(sample, taken, step)
+        return self._ends[sample]
+
+    @abstractmethod
+    def _run(self, sample: int, taken: int, step: int) -> Reason | None:
+        """Take the steps of a sample that follow the first `taken`; return why the descent ended, if it did."""
 
     @abstractmethod
     def prediction(self, sample: int, extrapolation: float = 1.0) -> Tensor:

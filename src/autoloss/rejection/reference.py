@@ -17,7 +17,7 @@ from autoloss.rejection.gradients import Gradient, compute_gradient
 from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings
-from autoloss.space.branch import Branch, Sample
+from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
 
@@ -55,53 +55,31 @@ class ReferenceDescent(Descent):
         super().__init__(branch, reference)
         self._expression = expression
         self._settings = settings
-        self._samples: dict[int, _SampleDescent] = {}
+        self._states: dict[int, tuple[Tensor, Tensor]] = {}
+        """Sample → prediction and velocity."""
 
-    def advance(self, sample: int, step: int) -> Reason | None:
-        if sample not in self._samples:
-            state = _SampleDescent(self._expression, self.branch, self.reference.samples[sample], self._settings)
-            self._samples[sample] = state
-        return self._samples[sample].advance(step)
+    def _run(self, sample: int, taken: int, step: int) -> Reason | None:
+        start, context = self.reference.samples[sample].prediction, self.reference.samples[sample].context
+        mask = self.branch.mask(context)
+        prediction, velocity = self._states.get(sample) or (start.detach().float().clone(), torch.zeros(()))
+        for number in range(taken, step):
+            prediction.requires_grad_(True)
+            value = plain_sum(output(self._expression, self.branch, prediction, context), mask)
+            if not value.requires_grad:
+                return Reason.NO_GRADIENT
+            (gradient,) = torch.autograd.grad(value, prediction)
+            if not math.isfinite(value.item()) or not bool(torch.isfinite(gradient).all()):
+                return Reason.NOT_FINITE
+            if number == 0 and not bool(gradient.any()):
+                return Reason.NO_GRADIENT
+            velocity = self._settings.momentum * velocity + gradient
+            prediction = prediction.detach() - self._settings.learning_rate * velocity
+        self._states[sample] = prediction, velocity
+        return None
 
     def prediction(self, sample: int, extrapolation: float = 1.0) -> Tensor:
-        current = self._samples[sample].prediction
+        current, _ = self._states[sample]
         if extrapolation == 1.0:
             return current
         start = self.reference.samples[sample].prediction.float()
         return start + extrapolation * (current - start)
-
-
-class _SampleDescent:
-    """The prediction of one sample during its descent."""
-
-    def __init__(self, expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> None:
-        self.prediction = sample.prediction.detach().float().clone()
-        self._expression = expression
-        self._branch = branch
-        self._context = sample.context
-        self._settings = settings
-        self._mask = branch.mask(sample.context)
-        self._velocity = torch.zeros_like(self.prediction)
-        self._steps = 0
-        self._end: Reason | None = None
-
-    def advance(self, step: int) -> Reason | None:
-        while self._end is None and self._steps < step:
-            self._end = self._take_step()
-            self._steps += 1
-        return self._end
-
-    def _take_step(self) -> Reason | None:
-        prediction = self.prediction.requires_grad_(True)
-        value = plain_sum(output(self._expression, self._branch, prediction, self._context), self._mask)
-        self.prediction = prediction.detach()
-        if not value.requires_grad:
-            return Reason.NO_GRADIENT
-        (gradient,) = torch.autograd.grad(value, prediction)
-        if not math.isfinite(value.item()) or not bool(torch.isfinite(gradient).all()):
-            return Reason.NOT_FINITE
-        if self._steps == 0 and not bool(gradient.any()):
-            return Reason.NO_GRADIENT
-        self._velocity = self._settings.momentum * self._velocity + gradient
-        self.prediction = self.prediction - self._settings.learning_rate * self._velocity
-        return None

@@ -217,15 +217,9 @@ class CompiledDescent(Descent):
         self._engine = engine
         self._expression = expression
         self._states: dict[int, tuple[Packed, Packed]] = {}
-        self._steps: dict[int, int] = {}
-        self._ends: dict[int, Reason | None] = {}
+        """Sample → prediction and velocity."""
 
-    def advance(self, sample: int, step: int) -> Reason | None:
-        if self._ends.get(sample) is None:
-            self._ends[sample] = self._advance(sample, step)
-        return self._ends[sample]
-
-    def _advance(self, sample: int, step: int) -> Reason | None:
+    def _run(self, sample: int, taken: int, step: int) -> Reason | None:
         packed = self._engine.samples[sample]
         program = self._engine.translate(self._expression, packed)
         if program is None:
@@ -233,9 +227,7 @@ class CompiledDescent(Descent):
         if sample not in self._states:
             z = packed.prediction.astype(np.float32)
             self._states[sample] = z, np.zeros_like(z)
-        steps = (self._steps.get(sample, 0), step)
-        self._steps[sample] = step
-        return self._engine.run(packed, program, *self._states[sample], steps)
+        return self._engine.run(packed, program, *self._states[sample], (taken, step))
 
     def prediction(self, sample: int, extrapolation: float = 1.0) -> Tensor:
         packed = self._engine.samples[sample]
