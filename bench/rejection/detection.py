@@ -32,7 +32,7 @@ from autoloss.tasks.detection.digits import CLASSES, compose_box_scenes
 from autoloss.tasks.detection.heads import INSTANCE_HEADS
 from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
-from autoloss.tasks.detection.networks.pyramids import last_levels
+from autoloss.tasks.detection.networks.pyramids import build_pyramid
 from autoloss.tasks.detection.task import MASK_METRICS, BranchSettings, DetectionTask
 from output import Figure, emit, make_parser, parse_arguments
 
@@ -131,7 +131,7 @@ def detector(settings: BranchSettings) -> DetectionTask:
 
 def network() -> FasterRCNN:
     shape = DetectorSettings(short_side=SIDE, long_side=SIDE, anchor_sizes=(16, 24, 36), head_width=512)
-    return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape, INSTANCE_HEADS)
+    return FasterRCNN(build_pyramid("resnet18", 64), CLASSES, shape, INSTANCE_HEADS)
 
 
 def table(

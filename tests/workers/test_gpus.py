@@ -68,11 +68,6 @@ def test_each_worker_sees_the_gpu_of_its_slot_also_after_it_was_replaced():
         assert {outcome.value for outcome in ended} == {"0", "GPU-3f"}
 
 
-def test_each_slot_needs_a_gpu():
-    with pytest.raises(ValueError, match="There are 1 GPUs for 2 slots"):
-        ProcessWorkers(len, 2, gpus=["0"])
-
-
 def test_how_they_are_shared_is_said():
     assert describe_gpus([]) == []
     assert describe_gpus(["2", "3"]) == ["2 workers train on 2 GPUs, one on each: 2, 3."]

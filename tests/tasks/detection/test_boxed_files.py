@@ -113,13 +113,13 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
 def test_frozen_weights_come_from_a_file(tmp_path):
     from torchvision.models.resnet import resnet18
 
-    from autoloss.tasks.detection.networks.pyramids import last_levels
+    from autoloss.tasks.detection.networks.pyramids import build_pyramid
 
     with torch.random.fork_rng():
         torch.manual_seed(3)
         body = resnet18(weights=None)
     torch.save(body.state_dict(), tmp_path / "weights.pt")
-    backbone = last_levels("resnet18", 8, str(tmp_path / "weights.pt"))
+    backbone = build_pyramid("resnet18", 8, str(tmp_path / "weights.pt"))
     assert torch.equal(backbone.body.conv1.weight, body.conv1.weight)
     assert not backbone.body.layer1[0].conv1.weight.requires_grad
     assert backbone.body.layer4[0].conv1.weight.requires_grad
@@ -129,9 +129,9 @@ def test_frozen_weights_come_from_a_file(tmp_path):
         (tmp_path / "wrong.pt", "cannot be read"),
     ):
         with pytest.raises(RequestError, match=message):
-            last_levels("resnet18", 8, str(weights))
+            build_pyramid("resnet18", 8, str(weights))
     with pytest.raises(RequestError, match="resnet50"):
-        last_levels("resnet5", 8)
+        build_pyramid("resnet5", 8)
 
 
 @pytest.mark.parametrize(

@@ -181,14 +181,14 @@ def test_a_criterion_leaves_no_trace():
 
 
 @pytest.mark.parametrize(
-    ("levels", "expected"), [("last_levels", ["0", "1", "pool"]), ("all_levels", ["0", "1", "2", "3", "pool"])]
+    ("stages", "expected", "stride"),
+    [((3, 4), ["0", "1", "pool"], 16), ((1, 2, 3, 4), ["0", "1", "2", "3", "pool"], 4)],
 )
-def test_the_pyramid_of_a_resnet(levels, expected):
-    backbone = getattr(pyramids, levels)("resnet18", channels=8).eval()
+def test_the_pyramid_of_a_resnet(stages, expected, stride):
+    backbone = pyramids.build_pyramid("resnet18", channels=8, stages=stages).eval()
     with torch.no_grad():
         maps = backbone(torch.zeros(1, 3, 64, 64))
     assert list(maps) == expected
     coarsest = 64 // maps["pool"].shape[-1]
     assert coarsest == 64
-    finest = 64 // maps["0"].shape[-1]
-    assert finest == {"last_levels": 16, "all_levels": 4}[levels]
+    assert 64 // maps["0"].shape[-1] == stride

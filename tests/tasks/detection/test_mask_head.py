@@ -117,7 +117,9 @@ def test_the_layers_are_torchvisions():
     from torchvision.models.detection import maskrcnn_resnet50_fpn
 
     theirs = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91).roi_heads
-    own = faster_rcnn.FasterRCNN(pyramids.all_levels("resnet50"), 90, heads=FIVE).roi_heads.own["mask"]
+    own = faster_rcnn.FasterRCNN(pyramids.build_pyramid("resnet50", stages=(1, 2, 3, 4)), 90, heads=FIVE).roi_heads.own[
+        "mask"
+    ]
     shapes = [tuple(part.shape) for part in own.layers.parameters()]
     expected = [*theirs.mask_head.parameters(), *theirs.mask_predictor.parameters()]
     assert shapes == [tuple(part.shape) for part in expected]

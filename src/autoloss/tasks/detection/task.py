@@ -39,7 +39,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
     match_images,
 )
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
-from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
+from autoloss.tasks.detection.networks.pyramids import build_pyramid
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
@@ -183,8 +183,8 @@ def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
     return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **optional)
 
 
-LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
-"""Levels of the pyramid → the function that builds the backbone, and the sides of the anchors in pixels."""
+LEVELS = {"P4-P6": ((3, 4), (128, 256, 512)), "P2-P6": ((1, 2, 3, 4), (32, 64, 128, 256, 512))}
+"""Levels of the pyramid → stages of the backbone, and the sides of the anchors in pixels."""
 PAPER_HELD_OUT = {"coco-det": (5000, 118287), "coco-ins": (5000, 118287), "voc-det": (1500, 16551)}
 """Task → (images held out for validation, of how many); the same share of a smaller data set. For VOC the paper states none."""
 SHAPES: Mapping[str, Shape] = {"coco-det": "boxes", "coco-ins": "masks"}
@@ -210,11 +210,12 @@ class ScheduleOptions(NetworkOptions):
 
     def network(self, classes: int, heads: Sequence[Head] = HEADS) -> FasterRCNN:
         """Make the network; the mask head is as wide as the pyramid, so half as wide in the proxy."""
-        backbone, anchors = LEVELS[self.levels]
+        stages, anchors = LEVELS[self.levels]
         shape = DetectorSettings(
             short_side=self.short_side, long_side=self.long_side, anchor_sizes=anchors, head_width=self.head_width
         )
-        return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape, heads)
+        backbone = build_pyramid(self.backbone, self.channels, self.weights, stages)
+        return FasterRCNN(backbone, classes, shape, heads)
 
 
 PROXY = ScheduleOptions(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from autoloss.space.branch import BranchLoss, Criterion
 from autoloss.space.operators import upcast
 from autoloss.tasks.detection.heads import HEADS
 from autoloss.tasks.detection.heads.head import Head, OwnOutput, RegionLayers, SampledBoxes, Stage
+from autoloss.training.structures import map_tensors
 
 Features = dict[str, Tensor]
 Sizes = list[tuple[int, int]]
@@ -137,20 +139,9 @@ class Float32Anchors(AnchorGenerator):
         return super().forward(image_list, empty)
 
 
-class Float32RPNHead(RPNHead):
-    """A head with outputs in float32 whatever its precision: 16 bits are too coarse for boxes and losses."""
-
-    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        logits, deltas = super().forward(x)
-        return [upcast(level) for level in logits], [upcast(level) for level in deltas]
-
-
-class Float32Predictor(FastRCNNPredictor):
-    """A predictor with outputs in float32 whatever its precision."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        logits, deltas = super().forward(x)
-        return upcast(logits), upcast(deltas)
+def _raise_precision(module: nn.Module, inputs: object, outputs: Any) -> Any:
+    """Return a layer's outputs in float32 whatever its precision: 16 bits are too coarse for boxes and losses."""
+    return map_tensors(upcast, outputs)
 
 
 Report = Callable[[Stage, SampledBoxes, Mapping[str, OwnOutput]], None]
@@ -274,7 +265,7 @@ class FasterRCNN(GeneralizedRCNN):
         kept: dict[str, int] = dict(zip(("training", "testing"), settings.proposals, strict=True))
         rpn = ReportingRPN(
             anchors,
-            Float32RPNHead(channels, len(settings.aspect_ratios)),
+            RPNHead(channels, len(settings.aspect_ratios)),
             0.7,
             0.3,
             settings.rpn_sampled,
@@ -288,11 +279,13 @@ class FasterRCNN(GeneralizedRCNN):
         roi_heads = ReportingRoIHeads(
             MultiScaleRoIAlign(pooled, settings.roi_size, settings.roi_points),
             TwoMLPHead(channels * settings.roi_size**2, settings.head_width),
-            Float32Predictor(settings.head_width, classes + 1),
+            FastRCNNPredictor(settings.head_width, classes + 1),
             *(0.5, 0.5, settings.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in settings.deviations),
             *(settings.least_score, 0.5, 100),
         )
+        for layers in (rpn.head, roi_heads.box_predictor):
+            layers.register_forward_hook(_raise_precision)
         roi_heads.deviations = settings.deviations
         roi_heads.own = OwnLayers(heads, pooled, channels, classes)
         transform = GeneralizedRCNNTransform(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
@@ -9,26 +11,19 @@ from torchvision.ops import FrozenBatchNorm2d
 from autoloss.tasks.weights import build_resnet, make_block
 
 
-def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
-    """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A).
+def build_pyramid(
+    name: str, channels: int = 256, weights: str = "none", stages: Sequence[int] = (3, 4)
+) -> BackboneWithFPN:
+    """Return torchvision's ResNet with the pyramid levels of some stages and a pooled one, by default P4 to P6 (Appendix A).
 
     With weights, `imagenet` or the path of a state dict, batch normalisation and the first stage are frozen, as is usual.
     """
-    return _pyramid(name, channels, weights, {"layer3": "0", "layer4": "1"})
-
-
-def all_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
-    """Return torchvision's ResNet with its whole pyramid, P2 to P6; arguments and errors as those of `last_levels`."""
-    return _pyramid(name, channels, weights, {f"layer{number + 1}": str(number) for number in range(4)})
-
-
-def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> BackboneWithFPN:
     fresh = weights == "none"
     body = build_resnet(name, weights, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d)
     for part in () if fresh else (body.conv1, body.layer1):
         part.requires_grad_(False)
-    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
-    return BackboneWithFPN(body, layers, widths, channels)
+    layers = {f"layer{stage}": str(level) for level, stage in enumerate(stages)}
+    return BackboneWithFPN(body, layers, [body.inplanes // 2 ** (4 - stage) for stage in stages], channels)
 
 
 class SmallBody(nn.Module):
