@@ -402,7 +402,7 @@ def test_a_boundary_loss_takes_its_target_along(metric, target, band, tmp_path):
     assert branch.encoding == target
     stored = json.loads(json.dumps(branch.form().to_dict()))
     loss = zoo.get(f"seg/{metric}")
-    text = to_python(loss, {"main": BranchForm.from_dict(stored)}, title="boundary", facts={})
+    text = to_python(loss, {"main": BranchForm(**stored)}, title="boundary", facts={})
     assert band in text
     prediction = torch.randn(1, 2, 12, 12, generator=torch.Generator().manual_seed(0))
     labels = (torch.arange(12) >= 6).long().expand(1, 12, 12)
@@ -464,7 +464,7 @@ def test_json_holds_all_that_the_file_is_made_of():
     texts = ("formula", "infix", "simplified", "latex")
     assert values["branches"]["main"]["latex"] == dict.fromkeys(("found", "simplified"), r"-y \cdot \log\left(p\right)")
     fields = {key: value for key, value in values["branches"]["main"].items() if key not in texts}
-    assert BranchForm.from_dict(fields) == form
+    assert BranchForm(**fields) == form
     assert values["facts"] == {"Metric": "miou"}
 
 
@@ -487,7 +487,7 @@ def test_a_form_says_when_the_branch_is_no_activated_one():
     assert Other(activation="none").form().activation == "none"
     form = Other().form()
     assert not form.from_prediction
-    assert BranchForm.from_dict(json.loads(json.dumps(form.to_dict()))) == form
+    assert BranchForm(**json.loads(json.dumps(form.to_dict()))) == form
 
 
 @pytest.mark.parametrize(
@@ -506,7 +506,7 @@ def test_a_form_says_when_the_branch_is_no_activated_one():
 )
 def test_a_damaged_form_is_refused(wrong):
     with pytest.raises(RequestError):
-        BranchForm.from_dict(wrong)
+        BranchForm(**wrong)
 
 
 def root(x: torch.Tensor) -> torch.Tensor:

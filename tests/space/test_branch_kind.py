@@ -111,7 +111,7 @@ def test_the_zoo_takes_its_formulas_and_no_others():
 
 def test_formulas_are_simplified_by_its_ranges_and_its_shape():
     form = BRANCH.form(SAMPLES)
-    assert BranchForm.from_dict(form.to_dict()) == form
+    assert BranchForm(**form.to_dict()) == form
     assert form.target_kind == "values"
     loss = Loss.parse("abs(rate) * mean_c(max_pool(count))", {"main": form.leaves})
     assert str(simplify_loss(loss, {"main": form})["main"]) == "count * rate"

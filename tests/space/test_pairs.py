@@ -139,14 +139,14 @@ def test_the_ideal_prediction_orders_all_pairs():
 def test_forms_are_stored_and_formulas_simplified_by_ranges():
     branch = PairBranch(columns=("value", "group", "weight"), weigh="item", limit=77, weight=2.0)
     form = branch.form()
-    assert BranchForm.from_dict(form.to_dict()) == form
+    assert BranchForm(**form.to_dict()) == form
     assert make_branch(form) == branch
     assert form.kind == "pairs"
     loss = Loss.parse("abs(w) * mean_c(max_pool(abs(p)))", {"main": form.leaves})
     assert str(simplify_loss(loss, {"main": form})["main"]) == "p * w"
     assert str(simplify("abs(w) * abs(p)", "pair_difference")) == "w * abs(p)"
     with pytest.raises(RequestError):
-        BranchForm.from_dict({**form.to_dict(), "pairs": {**form.to_dict()["pairs"], "columns": ["x"]}})
+        BranchForm(**{**form.to_dict(), "pairs": {**form.to_dict()["pairs"], "columns": ["x"]}})
 
 
 def test_losses_of_differences_are_losses_of_probabilities_too():

@@ -9,7 +9,7 @@ from math import isqrt
 
 import torch
 
-from autoloss.formulas.terms import Term, evaluate_node, negate, number, power, total
+from autoloss.formulas.terms import Term, evaluate_node, number
 from autoloss.space.parsing import MAXIMUM_NUMBER
 
 ROUND = 1e-11
@@ -19,7 +19,9 @@ SIMPLE = 16
 
 
 def fold_constants(term: Term) -> Term | None:
-    """Return the number that a node above numbers is, or None where it is not finite."""
+    """Return the number that a node above numbers is, or None where it is not finite; a number itself."""
+    if term.head == "number":
+        return term
     value = _evaluate_term(term)
     if value is None:
         value = _compute(term)
@@ -28,24 +30,9 @@ def fold_constants(term: Term) -> Term | None:
     return number(value, _write_name(term)) if math.isfinite(value) else None
 
 
-def add_numbers(numbers: Sequence[Term]) -> Term | None:
-    """Return the sum as a number; None where it is no finite one."""
-    return numbers[0] if len(numbers) == 1 else fold_constants(total(*numbers))
-
-
 def multiply_numbers(numbers: Sequence[Term]) -> Term | None:
     """Return the product as a number; None where it is no finite one."""
-    return numbers[0] if len(numbers) == 1 else fold_constants(Term("product", tuple(numbers)))
-
-
-def raise_number(base: Term, exponent: int) -> Term | None:
-    """Return a power as a number; None where it is no finite one."""
-    return fold_constants(power(base, exponent)) if exponent > 1 else base
-
-
-def take_absolute(value: Term) -> Term:
-    """Return the absolute value of a number."""
-    return negate(value) if value.value < 0 else value
+    return fold_constants(numbers[0] if len(numbers) == 1 else Term("product", tuple(numbers)))
 
 
 def evaluate_exactly(operator: str, values: Sequence[Fraction]) -> Fraction | None:

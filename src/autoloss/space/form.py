@@ -85,11 +85,6 @@ class BranchForm:
         return replace(self, target_kind=None, bounds=tuple((*bound[:3], False) for bound in self.bounds))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can represent."""
+        """Return plain values that JSON can represent, the arguments of an equal form."""
         values: dict[str, Any] = to_jsonable_python(self)
         return values if self.pairs is not None else {name: value for name, value in values.items() if name != "pairs"}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> BranchForm:
-        """Read what `to_dict` returned."""
-        return cls(**values)

@@ -190,7 +190,7 @@ _DECODERS: Mapping[str, Callable[[str], Any]] = {
     "configuration": Configuration.from_json,
     "task": TaskReference.from_json,
     **dict.fromkeys(("title", "release", "samples_digest", "author"), str),
-    "branches": lambda text: {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()},
+    "branches": lambda text: {name: BranchForm(**form) for name, form in parse_json(text).items()},
     "start": lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     **dict.fromkeys(("also", "build", "data", "changes"), lambda text: tuple(parse_json(text))),
     "comparison": lambda text: replace(

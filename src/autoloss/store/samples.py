@@ -27,18 +27,12 @@ def save(directory: Path, samples: Samples) -> str:
     partial = directory / f"{FILE}.partial"
     try:
         save_file(tensors, partial)
+        digest = file_digest(partial)
         commit_file(partial, directory / FILE)
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
-    return _find_digest(directory / FILE)
-
-
-def _find_digest(path: Path) -> str:
-    try:
-        return file_digest(path)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Restore it from a copy.") from None
+    return digest
 
 
 def load(directory: Path, expected: str) -> Samples:
@@ -48,14 +42,14 @@ def load(directory: Path, expected: str) -> Samples:
         expected: What `save` returned.
     """
     path = directory / FILE
-    found = _find_digest(path)
-    if found != expected:
-        raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
     try:
-        return _to_samples(load_file(path))
+        found = file_digest(path)
+        if found == expected:
+            return _to_samples(load_file(path))
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}. Restore it from a copy of the run.") from error
+    raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
 
 
 def _to_samples(tensors: Mapping[str, Tensor]) -> Samples:

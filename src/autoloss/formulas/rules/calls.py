@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoloss.formulas.constants import fold_constants, take_absolute
+from autoloss.formulas.constants import fold_constants
 from autoloss.formulas.rules.facts import Facts, choose_sign
 from autoloss.formulas.terms import (
     MINUS,
@@ -34,7 +34,8 @@ def split_absolute_value(term: Term, facts: Facts) -> Term | None:
     coefficient, rest = split_coefficient(term.parts[0])
     outside = [part for part in list_factors(rest) if facts.bound(part).low >= 0]
     inside = [part for part in list_factors(rest) if part not in outside]
-    return product(take_absolute(coefficient), *outside, call("abs", choose_sign(product(*inside))))
+    positive = negate(coefficient) if coefficient.value < 0 else coefficient
+    return product(positive, *outside, call("abs", choose_sign(product(*inside))))
 
 
 def move_minus_out(term: Term, facts: Facts) -> Term | None:

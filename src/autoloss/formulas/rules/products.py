@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autoloss.formulas.constants import multiply_numbers, raise_number
+from autoloss.formulas.constants import fold_constants, multiply_numbers
 from autoloss.formulas.rules.facts import Facts, choose_sign, collect_exponents
 from autoloss.formulas.terms import (
     MINUS,
@@ -126,7 +126,7 @@ def split_power_of_multiple(term: Term, facts: Facts) -> Term | None:
     coefficient, rest = split_coefficient(term.parts[0])
     if coefficient == ONE or rest == ONE:
         return None
-    outside = raise_number(coefficient, term.exponent)
+    outside = fold_constants(power(coefficient, term.exponent))
     return None if outside is None else product(outside, power(rest, term.exponent))
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from autoloss.formulas.constants import add_numbers
+from autoloss.formulas.constants import fold_constants
 from autoloss.formulas.rules.facts import Facts, choose_shortest, collect_exponents
 from autoloss.formulas.terms import ZERO, Term, call, list_factors, number, power, product, split_coefficient, total
 
@@ -24,7 +24,7 @@ def combine_like_terms(term: Term, facts: Facts) -> Term | None:
         coefficients[rest].append(coefficient)
     parts: list[Term] = []
     for rest, found in coefficients.items():
-        coefficient = add_numbers(found)
+        coefficient = fold_constants(total(*found))
         if coefficient is None or (coefficient == ZERO and facts.may_overflow(rest)):
             return None
         if coefficient != ZERO:
