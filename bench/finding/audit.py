@@ -5,12 +5,14 @@ python bench/finding/audit.py --tasks worst-digit tabular:f1:data=wine --seeds 1
 python bench/finding/audit.py --minutes 0 --out bench/results/audit.json            the table of what is done
 
 For each task, searches with several seeds end as they do for anybody: with a recommendation. In three columns, the recipe's own
-optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss and the baselines that fit
-(`comparison/baselines.py`) are trained at the best learning rate of one grid there, with new training seeds. A gain counts as a
-loss's where it holds in all three. `standing` compares the recommended loss with the best of the others but the found one: above
-or below where p < 0.05 over seeds and examples, corrected by Holm for the number of losses, else equal. `gain` is the share of
-what the best rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is
-finished is kept in a work folder, and a search that the file of `--out` holds is not run again.
+optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss, the baselines that fit
+(`comparison/baselines.py`) and the losses of the shelf are trained at the best learning rate of one grid there; the best `RIVALS`
+on the valid split go to the test split, with new training seeds. `standing` compares the recommended loss with the best of the
+others but the found one, `standard_standing` with the standard loss: above or below where p < 0.05 over seeds and examples, with
+Holm's correction for the number of losses in the first, else equal. A gain over the standard loss counts as a loss's where it holds
+in all three columns. `gain` is the share of what the best rival lacks of 1; its interquartile mean over searches has a bootstrap
+interval, stratified by task. What is finished is kept in a work folder, where the searches of a task share the trainings of its
+rivals, and a search that the file of `--out` holds is not run again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ import numpy as np
 from scipy.stats import trim_mean
 
 import autoloss
-from autoloss.comparison.baselines import MOST_RIVALS, baselines
+from autoloss import zoo
+from autoloss.comparison.baselines import baselines, enter_loss
 from autoloss.comparison.entrant import TEST, Entrant, Row, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
 from autoloss.comparison.record import Record, tune_learning_rates
@@ -61,6 +64,8 @@ QUICK_SEARCH = {
     "evolution.initial": 12,
     "ladder.share": 0.0,
 }
+RIVALS = 4
+"""Known losses besides the standard one that are measured on the test split."""
 COLUMNS: Sequence[StepRule] = ("recipe", "one_norm", "adamw")
 TABLES = (
     "data=breast_cancer_hard",
@@ -96,7 +101,7 @@ FIGURES = {
     "a found loss is recommended": Figure(("counts", "found")),
     "standing above, recommended recipe": Figure(("counts", "above")),
     "standing below, recommended recipe": Figure(("counts", "below")),
-    "gains that hold under all three optimisers": Figure(("counts", "above_everywhere")),
+    "gains over the standard loss under all three optimisers": Figure(("counts", "gain_everywhere")),
 }
 
 
@@ -120,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         done = _read_done(arguments)
         for spec, seed in plan:
             folder = work / spec.replace(":", "-").replace("=", "-") / f"seed{seed}"
-            in_time = time.monotonic() <= end or (folder / "test" / "done").exists()
+            in_time = time.monotonic() <= end or (folder / "done").exists()
             if (spec, seed) not in done and in_time:
                 done[spec, seed] = _audit(spec, seed, folder, arguments)
     rows = [row for part, _ in done.values() for row in part]
@@ -140,12 +145,11 @@ def _read_done(arguments: argparse.Namespace) -> dict[tuple[str, int], Part]:
         return {}
     kept = json.loads(arguments.out.read_text(encoding="utf-8"))
     keys = dict.fromkeys((one["task"], one["search_seed"]) for one in kept["standings"])
-    return {
-        key: tuple(
-            [one for one in kept[part] if (one["task"], one["search_seed"]) == key] for part in ("rows", "standings")
-        )
-        for key in keys
-    }
+
+    def select(part: str, key: tuple[str, int]) -> list[dict[str, Any]]:
+        return [one for one in kept[part] if (one["task"], one["search_seed"]) == key]
+
+    return {key: (select("rows", key), select("standings", key)) for key in keys}
 
 
 def _audit(spec: str, seed: int, folder: Path, arguments: argparse.Namespace) -> Part:
@@ -153,8 +157,8 @@ def _audit(spec: str, seed: int, folder: Path, arguments: argparse.Namespace) ->
     task = _make_task(spec, arguments.quick)
     settings = {**SEARCH, **(QUICK_SEARCH if arguments.quick else {})}
     search = searched(task, EVOLUTION, seed, folder / "search", arguments, settings=settings)
-    measured = _measure(task, search, folder / "test", arguments)
-    (folder / "test" / "done").touch()
+    measured = _measure(task, search, folder.with_name("test"), arguments)
+    (folder / "done").touch()
     rows = [_describe(spec, seed, column, role, row) for column, found in measured.items() for role, row in found]
     return rows, [_stand(spec, seed, column, search, found) for column, found in measured.items()]
 
@@ -207,8 +211,8 @@ def _measure(
 def _measure_column(
     task: autoloss.Task, search: Search, column: StepRule, record: Record, seeds: int
 ) -> list[tuple[str, Row]]:
-    recommended, plain = search.recommendation, baselines(task)
-    roles = {one.loss: "standard" if place == 0 else "baseline" for place, one in enumerate(plain)}
+    recommended = search.recommendation
+    roles = {one.loss: "standard" if place == 0 else "baseline" for place, one in enumerate(_list_known(task))}
     if search.top(1):
         roles[search.best.formula] = "found"
     threshold = recommended is not None and bool(recommended.recipe.get("tuned_threshold"))
@@ -219,11 +223,19 @@ def _measure_column(
     if recommended is not None and recommended.loss not in roles:
         entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
     tuned = tune_learning_rates(entrants, task, 0, record)
-    others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[MOST_RIVALS:]
+    others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[RIVALS:]
     left = {row.entrant for row in others if recommended is None or row.entrant.loss != recommended.loss}
     kept = [row.entrant for row in tuned if row.entrant not in left]
     rows = record.compare_losses(kept, training_seeds(0, "audit", seeds), TEST)
     return [(roles.get(row.entrant.loss, "recommended"), row) for row in rows]
+
+
+def _list_known(task: autoloss.Task) -> list[Entrant]:
+    """Return the standard loss, the baselines that fit the task and, where it has one branch, the losses of the shelf that do."""
+    branches = list(task.branches.values())
+    fitting = [one.name for one in zoo.SHELF if len(branches) == 1 and branches[0].fits(one.activation, 2)]
+    known = [*baselines(task), *map(enter_loss, fitting)]
+    return list({one.loss: one for one in known}.values())
 
 
 def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[str, Any]:
@@ -233,20 +245,25 @@ def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[st
 
 
 def _stand(spec: str, seed: int, column: str, search: Search, measured: Sequence[tuple[str, Row]]) -> dict[str, Any]:
-    """Compare the recommended loss with the best of the others but the found one, as a loss and not as a recipe."""
+    """Compare the recommended loss with the best of the others but the found one, and with the standard loss, as losses."""
     recommended = search.recommendation
     mine = next((row for _, row in measured if recommended and row.entrant.loss == recommended.loss), None)
     found = next((row for role, row in measured if role == "found"), None)
-    others = [row for role, row in measured if row is not mine and role != "found" and row.mean is not None]
+    rivals = [row for role, row in measured if role != "found" and row.mean is not None]
+    # A known loss under another name shares its trainings.
+    others = [row for row in rivals if mine is None or row.score.values != mine.score.values]
     chosen = recommended.recipe.get("step_rule", "recipe") if recommended else "recipe"
     asked = {"task": spec, "search_seed": seed, "column": column, "is_recommended_recipe": column == chosen}
     origin = None if recommended is None else recommended.origin
-    known = {"origin": origin, **_compare("recommended", mine, others)}
-    return {**asked, **known, **_compare("found", found, [*others, *([mine] if mine and mine is not found else [])])}
+    standard = [row for role, row in measured if role == "standard"]
+    over = _compare("standard", mine, [row for row in standard if row is not mine and row.mean is not None])
+    known = {"origin": origin, **_compare("recommended", mine, others), **over}
+    known_ones = [row for row in rivals if found is None or row.score.values != found.score.values]
+    return {**asked, **known, **_compare("found", found, known_ones)}
 
 
 def _compare(name: str, mine: Row | None, others: Sequence[Row]) -> dict[str, Any]:
-    """Return standing, difference and gain of a loss beside the best of the others."""
+    """Return standing, difference and gain of a loss beside the best of the others, under names that begin with the name."""
     prefix = "" if name == "recommended" else f"{name}_"
     if mine is None or mine.mean is None or not others:
         reason = "not trained on every seed" if mine is not None and mine.mean is None else "nothing to compare"
@@ -287,6 +304,7 @@ def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **{origin: origins[origin] for origin in ("found", "shelf", "standard")},
         **{place: places[place] for place in ("above", "equal", "below")},
         "above_everywhere": sum(all(one["standing"] == "above" for one in part) for part in by_search.values()),
+        "gain_everywhere": sum(all(one["standard_standing"] == "above" for one in part) for part in by_search.values()),
         "found_above_everywhere": sum(
             all(one["found_standing"] == "above" for one in part) for part in by_search.values()
         ),
