@@ -309,21 +309,16 @@ def test_the_score_before_training_is_that_of_a_training_without_a_step():
     assert task.untrained(7) == task.untrained(7)
 
 
-def test_figures_of_the_test_split_may_be_another_tools():
-    calls = []
-
-    def final(found, truths, classes):
-        calls.append((len(found), len(truths), list(classes)))
-        return {"map": 0.25, "ap75": 0.5, "map_large": float("nan")}
-
+def test_the_test_split_has_further_figures():
     task = tiny()
+    final = detection.make_final_metrics("boxes")
     made = detection.DetectionTask(task._networks["proxy"], **task._data, classes=10, recipe=RECIPE, final=final)
     valid, test = (
         made.train(standard(made), Training(seed=1, split=split, resampled=True)) for split in ("valid", "test")
     )
-    assert calls == [(4, 4, list(range(1, 11)))]
-    assert (test.score, set(test.also)) == (0.25, {"ap50", "voc07", "ap75"})
-    assert "ap75" not in valid.also
-    # Resamples are of this package's own precision: only differences between them are read.
+    # Figures that are not defined, as without any large object, are left out.
+    assert {"ap50", "voc07"} <= set(test.also) <= {"ap50", "voc07", *final}
+    assert "ap75" in test.also
+    assert set(valid.also) == {"ap50", "voc07"}
     assert valid.replicates is not None
     assert (valid.replicates.examples, len(valid.replicates.scores)) == (4, 64)

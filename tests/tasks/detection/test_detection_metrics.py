@@ -180,18 +180,15 @@ def test_the_default_setting_is_cocos():
     assert COCO.thresholds == pytest.approx(np.arange(0.5, 1.0, 0.05))
 
 
-def test_the_final_figures_are_ours_and_pycocotools():
-    evaluate_coco = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision").evaluate_coco
+@pytest.mark.parametrize("name", ["map", "ap50", "ap75", "map_small", "map_medium", "map_large"])
+def test_the_final_figures_are_pycocotools(name):
+    detection = pytest.importorskip("autoloss.tasks.detection.task")
     scenes = [scene(seed) for seed in range(12)]
     found, truths = zip(*scenes, strict=True)
-    classes = range(1, CLASSES + 1)
-    figures = evaluate_coco(found, truths, classes)
-    assert figures["map"] == pytest.approx(np.nanmean(reference(scenes, "all", 100)), abs=1e-9)
-    assert figures["ap50"] == pytest.approx(
-        mean_average_precision(found, truths, classes, PrecisionSettings(thresholds=(0.5,)))
-    )
-    for size in ("small", "medium", "large"):
-        expected = mean_average_precision(found, truths, classes, PrecisionSettings(area=COCO_AREAS[size]))
-        assert figures[f"map_{size}"] == pytest.approx(expected, abs=1e-9)
+    settings = {**detection.METRICS, **detection.make_final_metrics("boxes")}[name]
+    figure = mean_average_precision(found, truths, range(1, CLASSES + 1), settings)
+    expected = reference(scenes, name.removeprefix("map_") if "_" in name else "all", 100)
+    thresholds = {"ap50": slice(0, 1), "ap75": slice(5, 6)}.get(name, slice(None))
+    assert figure == pytest.approx(np.nanmean(expected[thresholds]), abs=1e-12)
     nothing = [Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in scenes]
-    assert evaluate_coco(nothing, truths, classes)["map"] == 0.0
+    assert mean_average_precision(nothing, truths, range(1, CLASSES + 1), settings) == 0.0

@@ -14,7 +14,6 @@ import pytest
 from autoloss.errors import RequestError
 
 precision = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision")
-coco = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
 
 CLASSES = 3
@@ -187,21 +186,27 @@ def test_precisions_are_those_of_pycocotools(area, most):
 
 
 def test_the_final_figures_are_pycocotools():
+    detection = pytest.importorskip("autoloss.tasks.detection.task")
     found, truths = zip(*[(to_detections(image), to_truth(image)) for image in IMAGES], strict=True)
-    figures = coco.evaluate_coco(found, truths, range(1, CLASSES + 1), "masks")
+    nothing = [precision.Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in truths]
+    settings = {**detection.MASK_METRICS, **detection.make_final_metrics("masks")}
+
+    def measure(name, detections=found):
+        return precision.mean_average_precision(detections, truths, range(1, CLASSES + 1), settings[name])
+
     whole = pycocotools(IMAGES, "all", 100)
-    assert figures["map"] == pytest.approx(np.nanmean(whole), abs=1e-9)
-    assert figures["ap50"] == pytest.approx(np.nanmean(whole[0]), abs=1e-9)
+    assert measure("map") == pytest.approx(np.nanmean(whole), abs=1e-9)
+    assert measure("ap50") == pytest.approx(np.nanmean(whole[0]), abs=1e-9)
+    assert measure("ap75") == pytest.approx(np.nanmean(whole[5]), abs=1e-9)
     for size in ("small", "medium", "large"):
         expected = pycocotools(IMAGES, size, 100)
         if np.isfinite(expected).any():
-            assert figures[f"map_{size}"] == pytest.approx(np.nanmean(expected), abs=1e-9)
+            assert measure(f"map_{size}") == pytest.approx(np.nanmean(expected), abs=1e-9)
         else:
-            assert math.isnan(figures[f"map_{size}"])
-    nothing = [precision.Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in truths]
-    assert coco.evaluate_coco(nothing, truths, range(1, CLASSES + 1), "masks")["map"] == 0.0
+            assert math.isnan(measure(f"map_{size}"))
+    assert measure("map", nothing) == 0.0
     # Boxes have their own figures, of the same detections.
-    assert coco.evaluate_coco(found, truths, range(1, CLASSES + 1))["map"] != figures["map"]
+    assert measure("box_map") != measure("map")
 
 
 def test_a_precision_of_masks_needs_masks():

@@ -27,6 +27,7 @@ from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_ta
 from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
+    COCO_AREAS,
     VOC07,
     Detections,
     GroundTruth,
@@ -35,7 +36,6 @@ from autoloss.tasks.detection.metrics.average_precision import (
     Shape,
     average_defined,
     average_precisions,
-    evaluate_coco,
     match_images,
 )
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
@@ -61,9 +61,6 @@ MASK_METRICS: Mapping[str, PrecisionSettings] = {
 }
 """Metrics of instance segmentation: COCO's AP of masks, and that of the boxes of the same detections."""
 
-FinalMetrics = Callable[[Sequence[Detections], Sequence[GroundTruth], Sequence[int]], Mapping[str, float]]
-"""(detections of each image, ground truth of each image, classes) → metrics by name."""
-
 
 @final
 class DetectionTask(ImageTask):
@@ -80,7 +77,7 @@ class DetectionTask(ImageTask):
         heads: One for each branch; the network is built with those that declare layers.
         metrics: The metrics by name: those of boxes, or `MASK_METRICS` where the heads predict masks.
         flip: Probability that a training image is mirrored.
-        final: Metrics of the test split that replace those of the same names.
+        final: Further metrics, of the test split alone.
         name: Shown in tables.
         options: Recipe, schedule `full`, device and loaders; see `ImageTaskOptions`.
     """
@@ -100,7 +97,7 @@ class DetectionTask(ImageTask):
         heads: Sequence[Head] = HEADS,
         metrics: Mapping[str, PrecisionSettings] = METRICS,
         flip: float = 0.0,
-        final: FinalMetrics | None = None,
+        final: Mapping[str, PrecisionSettings] = {},
         name: str = "detection",
         **options: Unpack[ImageTaskOptions],
     ) -> None:
@@ -161,19 +158,19 @@ class DetectionTask(ImageTask):
         if not all(math.isfinite(float(image.boxes.sum() + image.scores.sum())) for image in detections):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)
-        matches = {name: match_images(detections, truths, settings) for name, settings in self._metrics.items()}
+        metrics = {**self._metrics, **(self._final if training.split == "test" else {})}
+        matches = {name: match_images(detections, truths, settings) for name, settings in metrics.items()}
 
         def measure(name: str, images: Sequence[Matches]) -> float:
-            return average_defined(average_precisions(images, classes, self._metrics[name]))
+            return average_defined(average_precisions(images, classes, metrics[name]))
 
         figures = {name: measure(name, images) for name, images in matches.items()}
-        final = self._final(detections, truths, classes) if training.split == "test" and self._final else {}
         replicates, scored = None, matches[self.metric]
         if training.resampled:
             replicates = measure_resamples(
                 len(scored), lambda chosen: measure(self.metric, [scored[image] for image in chosen])
             )
-        return self._sort_figures({**figures, **final}, replicates)
+        return self._sort_figures(figures, replicates)
 
 
 def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
@@ -189,6 +186,14 @@ PAPER_HELD_OUT = {"coco-det": (5000, 118287), "coco-ins": (5000, 118287), "voc-d
 """Task → (images held out for validation, of how many); the same share of a smaller data set. For VOC the paper states none."""
 SHAPES: Mapping[str, Shape] = {"coco-det": "boxes", "coco-ins": "masks"}
 """Task on COCO → what COCO's final metrics are computed of."""
+
+
+def make_final_metrics(shape: Shape) -> Mapping[str, PrecisionSettings]:
+    """Return COCO's further metrics: AP75, and the AP of small, medium and large objects."""
+    sizes = ("small", "medium", "large")
+    of_sizes = {f"map_{size}": PrecisionSettings(area=COCO_AREAS[size], shape=shape) for size in sizes}
+    return {"ap75": PrecisionSettings(thresholds=(0.75,), shape=shape), **of_sizes}
+
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +287,7 @@ def build_task(
         heads=heads,
         metrics=metrics,
         flip=0.5,
-        final=functools.partial(evaluate_coco, shape=SHAPES[name]) if name in SHAPES else None,
+        final=make_final_metrics(SHAPES[name]) if name in SHAPES else {},
         name=name,
         device=options.find_device(),
         loaders=options.loaders,

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import faster_coco_eval
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.tasks.detection.metrics.average_precision import measure_coco
 from autoloss.tasks.pose.data.coco import PERSON, list_annotations
 from autoloss.tasks.pose.heatmaps import decode_heatmaps
 from autoloss.tasks.pose.people import SIGMAS, People, list_joints
@@ -33,6 +33,8 @@ COCO_METRICS = {
     "mar": "AR_all",
 }
 """Name of a metric → its name in faster-coco-eval."""
+ABSENT = -1
+"""Value of faster-coco-eval if there is no person of that size."""
 METRICS = (*COCO_METRICS, "oks")
 """COCO's metrics, and the mean OKS, which also distinguishes poses that are all below COCO's lowest threshold."""
 
@@ -101,13 +103,19 @@ def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str
     annotations = [{"id": number, **row} for number, row in enumerate(rows, start=1)]
     if not annotations:
         return dict.fromkeys(METRICS, math.nan)
-    truth = {
-        "images": [{"id": number} for number in range(1, len(people) + 1)],
-        "categories": [PERSON],
-        "annotations": annotations,
-    }
-    found = measure_coco(truth, _list_results(poses), "keypoints", COCO_METRICS)
-    return {**found, "oks": _average_similarity(poses, people)}
+    images = [{"id": number} for number in range(1, len(people) + 1)]
+    truth = {"images": images, "categories": [PERSON], "annotations": annotations}
+    quiet: dict[str, Any] = {"print_function": lambda *_: None}
+    dataset: Any = faster_coco_eval.COCO(truth, **quiet)
+    found: Any = faster_coco_eval.COCOeval_faster(
+        dataset, dataset.loadRes(list(_list_results(poses))), "keypoints", **quiet
+    )
+    found.evaluate()
+    found.accumulate()
+    found.summarize()
+    figures = {name: float(found.stats_as_dict[theirs]) for name, theirs in COCO_METRICS.items()}
+    defined = {name: value if value > ABSENT else math.nan for name, value in figures.items()}
+    return {**defined, "oks": _average_similarity(poses, people)}
 
 
 def _average_similarity(poses: Sequence[Poses], people: Sequence[People]) -> float:
