@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -105,6 +106,7 @@ class BoxRegression(Branch):
         unit: Unit of the areas: square `pixels`, as in the paper, or the area of each `target` box.
     """
 
+    is_single: ClassVar[bool] = True
     measure: BoxMeasure | None = None
     unit: AreaUnit = "pixels"
     weight: float = 10.0
@@ -119,10 +121,6 @@ class BoxRegression(Branch):
     @property
     def ranges(self) -> Mapping[str, Range]:
         return dict.fromkeys(self.leaves_and_roles, POSITIVE)
-
-    @property
-    def is_single(self) -> bool:
-        return True
 
     @property
     def kernel(self) -> Kernel | None:

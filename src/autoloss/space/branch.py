@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -66,6 +67,8 @@ class Branch(ABC):
     """The leaves of this branch's trees and their roles, such as y and p, or i, u and e; without the constant 1."""
     weight: float
     """Factor of this branch's loss in the sum over branches."""
+    is_single: ClassVar[bool] = False
+    """Whether the leaves have one number for each item: one channel and no space."""
 
     @abstractmethod
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -104,11 +107,6 @@ class Branch(ABC):
     def ranges(self) -> Mapping[str, Range]:
         """The values that leaves can take; a leaf without a range can take any. They are used to simplify formulas."""
         return {}
-
-    @property
-    def is_single(self) -> bool:
-        """True if the leaves have one number for each item: one channel and no space."""
-        return False
 
     def find_idle_operators(self, samples: Sequence[Sample]) -> frozenset[str]:
         """Return the names of operators that change no value on the branch's shape, as its samples show it.

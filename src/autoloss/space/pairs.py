@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -67,6 +67,7 @@ class PairBranch(Branch):
     [0.5, 0.5]
     """
 
+    is_single: ClassVar[bool] = True
     columns: tuple[PairColumn, ...] = ("value",)
     activation: PairActivation = "sigmoid"
     weigh: PairWeight = "none"
@@ -85,10 +86,6 @@ class PairBranch(Branch):
     def ranges(self) -> Mapping[str, Range]:
         known = {"y": BINARY} | ({"p": UNIT} if self.activation == "sigmoid" else {})
         return known | ({} if self.weigh == "none" else {"w": POSITIVE})
-
-    @property
-    def is_single(self) -> bool:
-        return True
 
     @property
     def step_to_ideal(self) -> float:

@@ -213,6 +213,7 @@ class FaultyWorkers(Workers):
         key: Callable[[Any], tuple[int | str, ...]],
         memory_limit_bytes: int | None = None,
     ) -> None:
+        self.slots = workers.slots
         self._workers = workers
         self._injection = injection
         self._key = key
@@ -221,10 +222,6 @@ class FaultyWorkers(Workers):
         self._faulty: set[int] = set()
         self.injected: Counter[str] = Counter()
         self.repeated = 0
-
-    @property
-    def slots(self) -> int:
-        return self._workers.slots
 
     @property
     def busy(self) -> Collection[int]:

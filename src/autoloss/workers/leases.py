@@ -133,17 +133,13 @@ class LeasedWorkers(PolledWorkers):
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(slots)
         self._cluster = cluster
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._slots = [_RemoteSlot() for _ in range(slots)]
         self._jobs: dict[int, Request] = {}
         self._polled = self._served = clock()
-
-    @property
-    def slots(self) -> int:
-        return len(self._slots)
 
     @property
     def busy(self) -> Collection[int]:

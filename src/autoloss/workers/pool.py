@@ -45,10 +45,8 @@ class Workers(ABC):
     [(0, 9)]
     """
 
-    @property
-    @abstractmethod
-    def slots(self) -> int:
-        """The number of jobs that run at once."""
+    slots: int
+    """The number of jobs that run at once."""
 
     @property
     @abstractmethod
@@ -99,13 +97,11 @@ class InlineWorkers(Workers):
     An interrupted job stays busy; the next `wait` runs it from its beginning.
     """
 
+    slots = 1
+
     def __init__(self, function: JobFunction) -> None:
         self._function = function
         self._jobs: dict[int, Any] = {}
-
-    @property
-    def slots(self) -> int:
-        return 1
 
     @property
     def busy(self) -> Collection[int]:
@@ -134,7 +130,8 @@ class PolledWorkers(Workers):
         _outcomes: Outcomes that were not returned yet; `_poll` adds to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
         self._outcomes: dict[int, JobOutcome] = {}
         self._closed = False
 
@@ -214,7 +211,7 @@ class ProcessWorkers(PolledWorkers):
         gpus: Sequence[str] = (),
         libraries: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(slots)
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
         crowd = slots / (os.cpu_count() or 1)
@@ -224,10 +221,6 @@ class ProcessWorkers(PolledWorkers):
         ]
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_due = 0.0
-
-    @property
-    def slots(self) -> int:
-        return len(self._slots)
 
     @property
     def busy(self) -> Collection[int]:
