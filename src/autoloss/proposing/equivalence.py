@@ -29,46 +29,28 @@ def unpack_verdicts(records: bytes) -> dict[bytes, bool]:
     return {records[start : start + KEY_BYTES]: bool(records[start + KEY_BYTES]) for start in starts}
 
 
-class VerdictCache:
-    """The verdicts of the rejection protocol on one branch, by direction-aware key; losses with equal keys share one.
+class VerdictCache(dict[bytes, bool]):
+    """Direction-aware key → whether the losses with it passed the rejection protocol on one branch.
 
     They are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
     """
 
     def __init__(self) -> None:
-        self._passed: dict[bytes, bool] = {}
+        super().__init__()
         self._order = bytearray()
-
-    def __getitem__(self, key: bytes) -> bool:
-        """Return True if the losses with this key passed.
-
-        Raises:
-            KeyError: None was tested.
-        """
-        return self._passed[key]
-
-    def get(self, key: bytes, default: bool) -> bool:
-        """Return True if the losses with this key passed; `default` if none was tested."""
-        return self._passed.get(key, default)
-
-    def __len__(self) -> int:
-        return len(self._passed)
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._passed
 
     def record(self, key: bytes, passed: bool) -> None:
         """Remember whether the losses with a key passed."""
-        if key not in self._passed:
+        if key not in self:
             self._order += pack_verdict(key, passed)
-            self._passed[key] = passed
+            self[key] = passed
 
     def record_all(self, keys: bytes, passed: bool) -> bytes | None:
         """Record several keys, eight bytes each; returns the first that was there before."""
         repeated = None
         for start in range(0, len(keys), KEY_BYTES):
             key = keys[start : start + KEY_BYTES]
-            if repeated is None and key in self._passed:
+            if repeated is None and key in self:
                 repeated = key
             self.record(key, passed)
         return repeated

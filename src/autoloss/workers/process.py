@@ -63,6 +63,8 @@ class WorkerProcess:
             env=_environment(gpu, libraries),
             start_new_session=True,
         )
+        self.reaper = self._process.pid
+        """The process id of the reaper, the ancestor of all processes of the worker; it leads its own process group."""
         requests, answers, errors = self._process.stdin, self._process.stdout, self._process.stderr
         assert requests is not None
         assert answers is not None
@@ -83,11 +85,6 @@ class WorkerProcess:
         selector.register(self._answers, selectors.EVENT_READ)
         selector.register(self._errors, selectors.EVENT_READ)
         self.send(START, function)
-
-    @property
-    def reaper(self) -> int:
-        """The process id of the reaper, the ancestor of all processes of the worker; it leads its own process group."""
-        return self._process.pid
 
     @property
     def group(self) -> int:

@@ -31,21 +31,18 @@ class JobQueue:
     """Gives jobs to workers in the order of their submission, urgent ones first; repeats those that the machine ended.
 
     Attributes:
+        slots: The number of jobs that run at once.
         losses: Cause → attempts that the machine ended and that were repeated.
     """
 
     def __init__(self, workers: Workers) -> None:
+        self.slots = workers.slots
         self._workers = workers
         self.losses: Counter[str] = Counter()
         self._numbers, self._order = itertools.count(), itertools.count()
         self._waiting: list[tuple[bool, int, int]] = []
         self._jobs: dict[int, _Job] = {}
         self._ended: list[JobOutcome] = []
-
-    @property
-    def slots(self) -> int:
-        """The number of jobs that run at once."""
-        return self._workers.slots
 
     @property
     def idle(self) -> int:
