@@ -65,6 +65,11 @@ class Engine(ABC):
         self.settings = settings
         self.directions = tuple(draw_directions(reference.samples, seed=0) if directions is None else directions)
         self.operator_cap = operator_cap
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what the engine computes with, once; nothing by default."""
+        return
 
     @abstractmethod
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:

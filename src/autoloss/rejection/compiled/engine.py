@@ -35,13 +35,11 @@ from autoloss.rejection.compiled.packed_samples import (
     pack_sample,
 )
 from autoloss.rejection.compiled.program import Program, assemble
-from autoloss.rejection.engine import OPERATOR_CAP, Engine
+from autoloss.rejection.engine import Engine
 from autoloss.rejection.gradients import Gradient
-from autoloss.rejection.protocol import Descent, Reference
+from autoloss.rejection.protocol import Descent
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine
-from autoloss.settings import ProtocolSettings
-from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, Symbol
 from autoloss.space.operators import OPERATORS
 from autoloss.space.ranges import Range
@@ -57,28 +55,19 @@ class CompiledEngine(Engine):
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
     """
 
-    def __init__(
-        self,
-        branch: Branch,
-        reference: Reference,
-        settings: ProtocolSettings,
-        *,
-        directions: Sequence[Tensor] | None = None,
-        operator_cap: int = OPERATOR_CAP,
-    ) -> None:
-        check_samples(reference.samples)
-        super().__init__(branch, reference, settings, directions=directions, operator_cap=operator_cap)
-        self._fallback = ReferenceEngine(branch, reference, settings, directions=self.directions)
+    def _prepare(self) -> None:
+        check_samples(self.reference.samples)
+        self._fallback = ReferenceEngine(self.branch, self.reference, self.settings, directions=self.directions)
         self._workspace: Packed = np.zeros(0, np.float32)
         self._leaves: dict[int | None, Packed] = {}
         self._programs: tuple[Expression | None, dict[tuple[Layout, bool], Program | None]] = (None, {})
         self._logged: set[str] = set()
-        self._obstacle = find_obstacle(branch, reference.samples)
+        self._obstacle = find_obstacle(self.branch, self.reference.samples)
         self.samples: tuple[PackedSample, ...] = ()
         if self._obstacle is None:
-            pairs = zip(reference.samples, self.directions, strict=True)
-            self._registers = assign_registers(branch)
-            self.samples = tuple(pack_sample(branch, sample, direction) for sample, direction in pairs)
+            pairs = zip(self.reference.samples, self.directions, strict=True)
+            self._registers = assign_registers(self.branch)
+            self.samples = tuple(pack_sample(self.branch, sample, direction) for sample, direction in pairs)
         self._bounds = bound_leaves(self.samples)
 
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:

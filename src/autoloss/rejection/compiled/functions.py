@@ -35,26 +35,23 @@ def constant(typing_context, x, value):
     return x(x, value), convert
 
 
-@intrinsic
-def _bits(typing_context, x):
-    """Return the integer that has the bits of x."""
-    integer = types.int32 if x == types.float32 else types.int64
+def _view_as(single, double):
+    """Return a function for compiled code: the number of the type of the same width that has the bits of x."""
 
-    def view(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(integer))
+    @intrinsic
+    def view(typing_context, x):
+        kind = single if x.bitwidth == 32 else double
 
-    return integer(x), view
+        def cast(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], context.get_value_type(kind))
+
+        return kind(x), cast
+
+    return view
 
 
-@intrinsic
-def _number(typing_context, bits):
-    """Return the floating-point number that has these bits."""
-    number = types.float32 if bits == types.int32 else types.float64
-
-    def view(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(number))
-
-    return number(bits), view
+_bits = _view_as(types.int32, types.int64)
+_number = _view_as(types.float32, types.float64)
 
 
 def _choose_by_precision(single, double):
