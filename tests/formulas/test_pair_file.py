@@ -58,6 +58,11 @@ def test_value_and_gradient_are_the_branchs(name: str, tmp_path: Path):
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*slopes)
     assert criterion(scores, torch.ones(23), **given).item() == 0 or "event" in branch.columns
+    for wrong in (scores[:9], torch.zeros(23, 2)):
+        with pytest.raises(ValueError, match=f"one number for each of {wrong.numel()} scores"):
+            criterion(wrong, columns["value"], **given)
+    with pytest.raises(ValueError, match="for each of 23 scores"):
+        criterion(scores, columns["value"], **{**given, "groups": torch.zeros(9)})
 
 
 def test_a_loss_is_exported_for_a_branch_of_pairs(tmp_path: Path):

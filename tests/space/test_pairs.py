@@ -16,7 +16,7 @@ from autoloss.rejection.scale import move_half_to_ideal
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
-from autoloss.space.pair_lists import list_pairs
+from autoloss.space.pair_lists import find_pairs, list_pairs
 from autoloss.space.pairs import PairBranch
 from autoloss.space.stored import make_branch
 from autoloss.zoo import resolve
@@ -37,6 +37,12 @@ def compute(loss: object, branch: PairBranch, scores: Tensor, target: Tensor) ->
 
 def test_the_larger_value_comes_first_and_ties_are_left_out():
     assert pairs_of(PairBranch(), torch.tensor([1.0, 3.0, 1.0, 0.0])) == {(1, 0), (1, 2), (1, 3), (0, 3), (2, 3)}
+
+
+def test_items_without_a_number_are_left_out():
+    value, event = torch.tensor([1.0, math.nan, 0.0]), torch.tensor([1, 1, 0])
+    assert [part.tolist() for part in find_pairs(value, None, None, 10, 0)] == [[0], [2]]
+    assert [part.tolist() for part in find_pairs(value, event, None, 10, 0)] == [[], []]
 
 
 def test_only_items_of_one_group_are_compared():
@@ -196,7 +202,13 @@ def test_listnet_pointwise_and_the_margin_of_auc():
 
 
 def test_what_does_not_fit_is_refused():
-    for options in ({"columns": ("event",)}, {"columns": ("value", "value")}, {"weigh": "item"}, {"limit": 0}):
+    for options in (
+        {"columns": ("event",)},
+        {"columns": ("value", "value")},
+        {"weigh": "item"},
+        {"limit": 0},
+        {"limit": 10**12},
+    ):
         with pytest.raises(RequestError):
             PairBranch(**options)
     with pytest.raises(RequestError, match="columns value, group"):

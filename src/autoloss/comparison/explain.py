@@ -84,7 +84,5 @@ def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
             f"The task {task.name} cannot replay the norms of gradients, so controls have steps of their own size."
         )
     if "items" not in tried:
-        notes.append(
-            "The branches of the task have no pairs of prediction and target, so no weights of items were tried."
-        )
+        notes.append("No branch has a prediction and a target for each item, so no weights of items were tried.")
     return notes

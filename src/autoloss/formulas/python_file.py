@@ -295,7 +295,10 @@ def write_pair_criterion(tree: Expression, form: BranchForm, pairs: PairForm) ->
     """Write what finds the pairs, makes their leaves, evaluates the tree, and takes the mean."""
     statements = Statements(tree, ("y", "w"), "p")
     events = "events.flatten()" if "event" in pairs.columns else "None"
+    others = ", ".join([*list_arguments(pairs)[1:], "groups"])
     lines = [
+        f"if any(other is not None and other.numel() != scores.numel() for other in ({others})):",
+        f'    raise ValueError(f"Expected {others} to hold one number for each of {{scores.numel()}} scores.")',
         "scores, target = upcast(scores).flatten(), target.flatten()",
         "groups = None if groups is None else groups.flatten()",
         f"first, second = find_pairs(target, {events}, groups, {pairs.limit}, {pairs.seed})",

@@ -10,12 +10,14 @@ from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from autoloss.errors import RequestError
-from autoloss.options import Count, Natural, check, declare
+from autoloss.options import Natural, check, declare
 from autoloss.space.options import Activation, AreaUnit, Divisor, Encoding, PairColumn, PairWeight, TargetKind
 
 Kind = Literal["classes", "labels", "values", "areas", "pairs", "differences"]
 KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
 Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
+LARGEST_LIMIT = 2**22
+"""Most pairs of a batch that may be asked for: their indices take 64 MB."""
 Bound = tuple[Identifier, float | None, float | None, bool]
 """A leaf, its least and largest value (None if unbounded), and whether nothing lies between 0 and 1."""
 
@@ -26,7 +28,7 @@ class PairForm:
 
     columns: tuple[PairColumn, ...] = ("value",)
     weigh: PairWeight = "none"
-    limit: Count = 1
+    limit: Annotated[int, Field(ge=1, le=LARGEST_LIMIT)] = 1
     seed: Natural = 0
 
     def __post_init__(self) -> None:

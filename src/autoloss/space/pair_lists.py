@@ -76,7 +76,7 @@ def find_pairs(
     earlier; a pair whose earlier time is censored is left out, and at equal times an event comes before a censoring.
 
     Args:
-        value: Relevance or time of each item, (N,).
+        value: Relevance or time of each item, (N,). NaN cannot be compared.
         event: Larger than 0 where the event was observed, (N,); None if values are compared.
         groups: Group of each item, (N,), whose items are compared with one another; None if all are.
         limit: Largest number of pairs, before those are left out that cannot be compared.
@@ -96,11 +96,11 @@ def find_pairs(
     first, second = list_pairs(None if groups is None else groups[order], len(order), limit, seed, value.device)
     if event is not None:
         seen = event[order] > 0
-        kept = seen[first] & ((keys[first] != keys[second]) | ~seen[second])
-    elif bool((keys[1:] == keys[:-1]).any()):
-        kept = keys[first] != keys[second]
-    else:
+        kept = seen[first] & ((keys[first] < keys[second]) | ((keys[first] == keys[second]) & ~seen[second]))
+    elif bool((keys[1:] < keys[:-1]).all()):
         return order.index_select(0, first), order.index_select(0, second)
+    else:
+        kept = keys[first] > keys[second]
     rows = kept.nonzero().squeeze(1)
     first, second = first.index_select(0, rows), second.index_select(0, rows)
     return order.index_select(0, first), order.index_select(0, second)

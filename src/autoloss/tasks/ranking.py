@@ -47,15 +47,14 @@ class RankingMetric:
     needs_queries: bool = True
 
     def __call__(self, scores: Tensor, target: Tensor) -> float:
-        values = [self.of_query(one, relevance) for one, relevance in split_queries(scores, target)]
+        values = [self.of_query(*query) for query in split_queries(scores, target)]
         return float(np.mean(values)) if values else math.nan
 
     def measure_lists(self, scores: Tensor, target: Tensor) -> Tensor | None:
         """Return the metric of each query in which some order is better than another; None without queries."""
         if target.ndim == 1 or target.shape[1] == 1:
             return None
-        values = [self.of_query(one, relevance) for one, relevance in split_queries(scores, target)]
-        return torch.tensor(values, dtype=torch.float64)
+        return torch.tensor([self.of_query(*query) for query in split_queries(scores, target)], dtype=torch.float64)
 
 
 def split_queries(scores: Tensor, target: Tensor) -> Iterator[tuple[Array, Array]]:
@@ -94,12 +93,12 @@ def measure_ndcg(scores: Array, relevance: Array, k: int | None = None) -> float
 
 def measure_average_precision(scores: Array, relevance: Array) -> float:
     """Return the average precision where relevance above the query's least is a hit; equal scores share a threshold."""
-    return measure_precision(scores, _find_hits(relevance))
+    return measure_precision(scores, relevance > relevance.min())
 
 
 def measure_reciprocal_rank(scores: Array, relevance: Array) -> float:
     """Return one over the place of the first hit; of equal scores the hit is the last."""
-    best = scores[_find_hits(relevance)].max()
+    best = scores[relevance > relevance.min()].max()
     return 1 / int((scores >= best).sum())
 
 
@@ -118,10 +117,6 @@ def measure_auc(scores: Array, relevance: Array) -> float:
         right += measure_area(scores[kept], high[kept]) * count
         pairs += count
     return right / pairs
-
-
-def _find_hits(relevance: Array) -> NDArray[np.bool_]:
-    return relevance > relevance.min()
 
 
 RANKING_METRICS = {
@@ -175,14 +170,14 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
             f"The metric {metric} is about the first places of each query; give the column of queries as --set query=<column>, or "
             f"take a metric of all rows: {fit}."
         )
-    queries = np.arange(len(relevance))
+    # Each part gets its share of the queries that say something, or of the rows that are relevant.
     if has_queries:
         queries = np.unique(np.array(table.targets[columns["query"]]), return_inverse=True)[1]
-    check_relevance(relevance, queries if has_queries else np.zeros_like(queries), columns["target"])
-    # Rows are split by relevance too: the rare ones belong into each part.
-    splits = split_groups(
-        queries, options.split_seed, None if has_queries else (relevance > relevance.min()).astype(int)
-    )
+        strata = find_useful(relevance, queries, columns["target"])
+    else:
+        queries = np.arange(len(relevance))
+        strata = find_relevant(relevance, columns["target"])
+    splits = split_groups(queries, options.split_seed, strata)
     names = ("value", "group") if has_queries else ("value",)
     also = {
         name: row for name, row in RANKING_METRICS.items() if name != metric and (has_queries or not row.needs_queries)
@@ -207,21 +202,27 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
     )
 
 
-def check_relevance(relevance: np.ndarray, queries: Rows, column: str) -> None:
-    """Check that enough queries have items of different relevance."""
-    names, members = np.unique(queries, return_inverse=True)
-    most, least = np.full(len(names), -np.inf), np.full(len(names), np.inf)
-    np.maximum.at(most, members, relevance)
-    np.minimum.at(least, members, relevance)
-    useful = int((most > least).sum())
-    if len(names) == 1 and not useful:
-        raise RequestError(f"All values in column {column!r} are {relevance[0]:g}, so no two rows can be compared.")
-    if len(names) > 1 and useful < LEAST_QUERIES:
-        single = int((np.bincount(members) == 1).sum())
+def find_useful(relevance: Array, queries: Rows, column: str) -> NDArray[np.bool_]:
+    """Return whether the items of each query, counted from 0, differ in relevance; check that enough do."""
+    sizes, distinct = np.bincount(queries), np.unique(np.stack([queries, relevance], axis=1), axis=0)
+    useful = np.bincount(distinct[:, 0].astype(np.int64)) > 1
+    if useful.sum() < LEAST_QUERIES:
         raise RequestError(
-            f"Only {useful} of {len(names)} queries have items of different relevance in column {column!r}, and {single} have one "
-            f"item; at least {LEAST_QUERIES} are needed. Is this the column of queries?"
+            f"Only {useful.sum()} of {len(sizes)} queries have items of different relevance in column {column!r}, and "
+            f"{(sizes == 1).sum()} have one item; at least {LEAST_QUERIES} are needed. Is this the column of queries?"
         )
+    return useful
+
+
+def find_relevant(relevance: Array, column: str) -> NDArray[np.bool_]:
+    """Return whether each row has more than the least relevance; check that train, valid and test can have both kinds."""
+    relevant = relevance > relevance.min()
+    if not 3 <= relevant.sum() <= len(relevant) - 3:
+        raise RequestError(
+            f"{relevant.sum()} of {len(relevant)} rows have more than {relevance.min():g} in column {column!r}; "
+            "train, valid and test each need one that has and one that has not, or no two rows can be compared."
+        )
+    return relevant
 
 
 ranking = TaskFactory(name="ranking", options=RankingOptions, build=build_task)

@@ -26,6 +26,7 @@ from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.table_task import (
     BundledTable,
+    Rows,
     ScoreOptions,
     build_score_task,
     get_numbers,
@@ -125,8 +126,9 @@ def measure_auc_at(time: float, scores: Array, times: Array, events: Flags, cens
     weights = censoring.weigh(times[cases])
     if not controls.any() or not weights.sum() > 0:
         return math.nan
-    below, level = _count_below(scores[controls], scores[cases])
-    return float(weights @ (below + level / 2) / (weights.sum() * controls.sum()))
+    ordered = np.sort(scores[controls])
+    below, until = (np.searchsorted(ordered, scores[cases], side) for side in ("left", "right"))
+    return float(weights @ (below + until) / (2 * weights.sum() * controls.sum()))
 
 
 SURVIVAL_METRICS = {
@@ -147,13 +149,6 @@ def _measure_concordance(scores: Array, times: Array, events: Flags, weights: Ar
     return right / total if total else math.nan
 
 
-def _count_below(values: Array, bounds: Array) -> tuple[Array, Array]:
-    """Return how many values lie below each bound, and how many are equal to it."""
-    ordered = np.sort(values)
-    below = np.searchsorted(ordered, bounds, side="left")
-    return below.astype(np.float64), (np.searchsorted(ordered, bounds, side="right") - below).astype(np.float64)
-
-
 BUNDLED = {
     "rossi": BundledTable("lifelines", "datasets/rossi.csv", {"time": "week", "event": "arrest"}),
     "gbsg2": BundledTable("lifelines", "datasets/gbsg2.csv", {"time": "time", "event": "cens"}),
@@ -171,6 +166,8 @@ BUNDLED = {
 WEIGHTS = {"uno_c": 2, "time_auc": 1}
 """Metric → power of the inverse probability of no censoring that it weights an event by."""
 LEAST_ROWS = 10
+FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+"""Value of the column of events, in lower case → whether the event was observed."""
 
 
 @declare()
@@ -182,7 +179,7 @@ class SurvivalOptions(ScoreOptions):
     time: str = ""
     """Column of the time of the event, or of the end of the observation; required for a CSV file."""
     event: str = ""
-    """Column that is 1 where the event was observed, and 0 where the observation ended before; required for a CSV file."""
+    """Column that is 1 or true where the event was observed, else 0 or false; required for a CSV file."""
     batch_size: Count = 128
     """Rows per optimizer step."""
     steps: Count = 100
@@ -196,8 +193,7 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
     table, columns = read_table(
         str(options.data), BUNDLED, {"time": options.time, "event": options.event}, options, "survival"
     )
-    times, events = read_target(table, columns["time"], columns["event"])
-    splits = split_groups(np.arange(len(times)), options.split_seed, events.astype(np.int64))
+    times, events, splits = read_target(table, columns["time"], columns["event"], options.split_seed)
     train = splits[0]
     censoring = Censoring.estimate(times[train], events[train])
     weights = censoring.weigh(times, WEIGHTS.get(metric, 0))
@@ -222,27 +218,30 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
     )
 
 
-def read_target(table: ColumnsRead, time: str, event: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the times and whether the event was observed, (N,) each."""
-    times, events = get_numbers(table, time, least=0), get_numbers(table, event)
-    for line, value in zip(table.lines, events, strict=True):
-        if value not in (0, 1):
+def read_target(table: ColumnsRead, time: str, event: str, seed: int) -> tuple[Array, Flags, tuple[Rows, Rows, Rows]]:
+    """Return the times and whether the event was observed, (N,) each, and the rows of train, valid and test."""
+    times, values = get_numbers(table, time, least=0), [str(value).lower() for value in table.targets[event]]
+    for line, value in zip(table.lines, values, strict=True):
+        if value not in FLAGS:
             raise RequestError(
-                f"Line {line}, column {event!r}: {value:g}; expected 1 where the event was observed and 0 where the observation "
-                "ended before. Recode the column."
+                f"Line {line}, column {event!r}: {value!r}; expected 1 or true where the event was observed, and 0 or false where "
+                "the observation ended before. Recode the column."
             )
-    observed = events > 0
+    observed = np.array([FLAGS[value] for value in values])
     if len(times) < LEAST_ROWS or observed.sum() < 3:
         raise RequestError(
             f"Found {len(times)} rows and {observed.sum()} events in column {event!r}; train, valid and test together need at "
             f"least {LEAST_ROWS} rows and 3 events."
         )
-    if not (times > times[observed].min()).any():
-        raise RequestError(
-            f"No time in column {time!r} is later than that of the first event, {times[observed].min():g}, so no two rows can "
-            "be compared. Give the column of the time of the event."
-        )
-    return times, observed
+    splits = split_groups(np.arange(len(times)), seed, observed)
+    for name, rows in zip(("train", "valid", "test"), splits, strict=True):
+        first = times[rows][observed[rows]].min()
+        if not (times[rows] > first).any():
+            raise RequestError(
+                f"No time in column {time!r} is later than that of the first event, {first:g}, in the {name} split, so no two "
+                "of its rows can be compared. Give the column of the time of the event, or another split_seed."
+            )
+    return times, observed, splits
 
 
 survival = TaskFactory(name="survival", options=SurvivalOptions, build=build_task)

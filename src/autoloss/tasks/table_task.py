@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, suggest
 from autoloss.options import Count, Positive, declare
+from autoloss.space.form import LARGEST_LIMIT
 from autoloss.space.loss import MAIN
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
@@ -38,8 +39,6 @@ def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.S
 
 
 Rows = NDArray[np.int64]
-LARGEST_LIMIT = 2**22
-"""Most pairs of a batch that may be asked for: their indices take 64 MB."""
 PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
 """Losses over pairs in common use, with which every comparison on such a task is made."""
 WEIGHTED = "baseline/lambdarank"
@@ -153,16 +152,14 @@ def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> ND
     return np.array(values, dtype=np.float64)
 
 
-def split_groups(members: Rows, seed: int, strata: Rows | None = None) -> tuple[Rows, Rows, Rows]:
+def split_groups(members: Rows, seed: int, strata: NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
     """Return the rows of train, valid and test, 60/20/20; the rows of a group stay together.
 
-    `members` is the group of each row, `strata` the stratum of each group, of which every part gets its share; both count
-    from 0.
+    `members` is the group of each row, counted from 0. Every part gets its share of the groups that `strata` marks.
     """
     rng = np.random.default_rng(seed)
     parts = np.zeros(members.max() + 1, dtype=np.int64)
-    strata = np.zeros_like(parts) if strata is None else strata
-    for stratum in range(strata.max() + 1):
+    for stratum in (False, True):
         groups = rng.permutation(np.flatnonzero(strata == stratum))
         held = max(1, round(0.2 * len(groups)))
         parts[groups[:held]], parts[groups[held : 2 * held]] = 1, 2

@@ -61,15 +61,6 @@ class ScoreLoss(ABC):
             )
         return found
 
-    def find_groups(self, target: Tensor) -> tuple[Tensor, int]:
-        """Return the group of each item, counted from 0, and the number of groups."""
-        assert isinstance(self.branch, PairBranch)
-        groups = self.branch.get_column(target, "group")
-        if groups is None:
-            return torch.zeros(len(target), dtype=torch.long, device=target.device), 1
-        members, sizes = number_groups(groups)
-        return members, len(sizes)
-
 
 @final
 class Cox(ScoreLoss):
@@ -99,10 +90,12 @@ class ListNet(ScoreLoss):
     """
 
     def compute(self, scores: Tensor, target: Tensor) -> Tensor:
-        members, count = self.find_groups(target)
+        assert isinstance(self.branch, PairBranch)
+        groups = self.branch.get_column(target, "group")
+        members, sizes = number_groups(torch.zeros_like(scores) if groups is None else groups)
         relevance = self.get_column(target, "value").to(scores)
         relevance = relevance - relevance.min() if len(relevance) else relevance
-        largest = scores.new_full((count,), -torch.inf).scatter_reduce(0, members, scores.detach(), "amax")
+        largest = scores.new_full((len(sizes),), -torch.inf).scatter_reduce(0, members, scores.detach(), "amax")
         shifted = scores - largest[members]
         totals = torch.zeros_like(largest).index_add(0, members, shifted.exp())
         sums = torch.zeros_like(largest).index_add(0, members, relevance)

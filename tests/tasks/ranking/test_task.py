@@ -92,6 +92,11 @@ def test_bundled_tables(name: str):
         ({"grade": [1, "good"] * 60}, {}, "Line 3, column 'grade': 'good' is text"),
         ({"grade": [*[0, 1] * 59, 2, -1]}, {}, "Line 121, column 'grade': -1 is below the minimum 0"),
         ({"grade": np.ones(120)}, {"query": None, "metric": "auc"}, "no two rows can be compared"),
+        (
+            {"grade": [2] + [1] * 119},
+            {"query": None, "metric": "auc"},
+            "1 of 120 rows have more than 1 in column 'grade'",
+        ),
         ({"query": np.arange(120)}, {}, "120 have one item"),
         ({"grade": np.ones(120)}, {}, "Only 0 of 30 queries"),
         ({}, {"query": None}, "--set query="),
@@ -103,6 +108,16 @@ def test_bundled_tables(name: str):
 def test_bad_input_is_refused_with_a_reason(tmp_path: Path, columns, options, message: str):
     with pytest.raises(RequestError, match=message):
         get(write(tmp_path / "table.csv", **columns), **options)
+
+
+def test_each_split_has_queries_that_say_something(tmp_path: Path):
+    few = write(tmp_path / "table.csv", grade=[0, 1] * 10 + [1] * 100)
+    for seed in range(8):
+        assert isinstance(standard_outcome(get(few, split_seed=seed)), Scored)
+
+
+def standard_outcome(task: autoloss.SupervisedTask):
+    return task.train(autoloss.bind(resolve("baseline/ranknet", task.branches)[1], task.branches), Training(seed=0))
 
 
 def test_a_resample_draws_queries_not_rows():

@@ -76,7 +76,10 @@ def test_bundled_tables(name: str):
         ({"days": np.ones(80)}, {}, "No time in column 'days' is later"),
         ({}, {"pairs": 10**12}, "at most 4194304"),
         ({"days": [*range(79), -1]}, {}, "Line 81, column 'days': -1 is below the minimum 0"),
-        ({"died": np.full(80, 2)}, {}, "expected 1 where the event was observed"),
+        ({"died": np.full(80, 2)}, {}, "expected 1 or true where the event was observed"),
+        ({"died": ["yes", "no"] * 40}, {}, "Line 2, column 'died': 'yes'; expected 1 or true"),
+        ({"days": [9, 9, 9, *[5] * 75, 10, 11], "died": [1] * 3 + [0] * 77}, {}, "in the .* split"),
+        ({"days": [*range(79), ""]}, {}, "drops their rows; or correct the file.$"),
         ({"days": ["soon"] * 80}, {}, "text"),
         ({}, {"event": ""}, "Give event=<one of age, kind, days, died>"),
         ({}, {"time": "years"}, "years"),
@@ -91,6 +94,13 @@ def test_bad_input_is_refused_with_a_reason(tmp_path: Path, columns, options, me
         get(path, **options) if "data" not in options else autoloss.tasks.get(
             "survival", time="days", event="died", **options
         )
+
+
+def test_events_may_be_true_or_false(tmp_path: Path):
+    numbers = np.arange(80) % 3 > 0
+    tasks = [get(write(tmp_path / "table.csv", died=died)) for died in (numbers.astype(int), numbers)]
+    one, other = (task.samples(1, 0)["main"][0].context["target"] for task in tasks)
+    assert torch.equal(one, other)
 
 
 def test_scores_that_are_no_numbers_end_a_training(task):

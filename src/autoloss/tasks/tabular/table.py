@@ -93,6 +93,7 @@ class Faults:
     """Collects the faults of a file, so that all are reported at once."""
 
     path: Path
+    targets: Sequence[str] = ()
     found: list[tuple[int, str | None, str]] = field(default_factory=list)
     missing: Counter[str] = field(default_factory=Counter[str])
     """Column → its missing values."""
@@ -107,15 +108,16 @@ class Faults:
         if not self.found:
             return
         listed = [text for *_, text in sorted(self.found, key=lambda fault: fault[0])]
-        columns = dict.fromkeys(column for _, column, _ in self.found if column is not None)
-        drop = "--set drop=" + (",".join(columns) if 0 < len(columns) <= 3 else "<names>")
-        advice = f"Correct the file, or leave columns out with {drop}."
+        # A target can be neither left out nor filled in.
+        others = dict.fromkeys(column for _, column, _ in self.found if column not in self.targets)
+        names = [column for column in others if column is not None]
+        drop = ",".join(names) if 0 < len(names) <= 3 else "<names>"
+        leave = f", or leave columns out with --set drop={drop}" if others else ""
+        advice = f"Correct the file{leave}."
         if self.missing:
             counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
-            advice = (
-                f"Missing values by column: {counts}. --set missing=impute fills them in, --set missing=drop drops their rows; or "
-                f"correct the file, or leave columns out with {drop}."
-            )
+            fill = "--set missing=impute fills them in, " * bool(self.missing.keys() - set(self.targets))
+            advice = f"Missing values by column: {counts}. {fill}--set missing=drop drops their rows; or correct the file{leave}."
         raise report_faults(self.path.name, listed, advice)
 
 
@@ -175,7 +177,7 @@ def read_columns(
     path: Path, targets: Sequence[str], *, drop: Sequence[str] = (), missing: Missing = "refuse"
 ) -> ColumnsRead:
     """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs."""
-    faults = Faults(path)
+    faults = Faults(path, targets)
     cells = _read_cells(path, faults)
     left_out = dict.fromkeys((*targets, *drop))
     for name in left_out:
