@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autoloss
 from autoloss import Data, Diverged, Recipe, Scored, SupervisedTask, Training, bind, parse
 from autoloss.space.pairs import PairBranch
 from autoloss.training.execution import Execution
@@ -53,6 +54,7 @@ def test_batches_without_a_pair_are_skipped_counted_and_reported():
     # One of the eight batches of each of eight epochs has the row.
     assert outcome.also["skipped_batches"] == 56
     assert len(outcome.curve) == 8
+    assert autoloss.check(make_task(1)).outcome.endswith("; 56 batches without a loss were skipped")
     assert "skipped_batches" not in train(make_task(32)).also
 
 

@@ -29,6 +29,7 @@ from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.expression import Expression
 from autoloss.tasks.task import Task
+from autoloss.training.trainer import SKIPPED
 from autoloss.training.training import Training
 from autoloss.workers.gpus import describe_gpus
 from autoloss.zoo.entries import say_loss
@@ -344,7 +345,9 @@ def _try_training(evaluator: Evaluator) -> tuple[str, bool, float | None]:
         return f"cut off after {reached} steps{_score_shortly(evaluator, training, seconds)}", True, seconds
     seconds = time.perf_counter() - began
     if outcome.score is not None:
-        return f"score {outcome.score:.4f}", True, seconds
+        skipped = outcome.also.get(SKIPPED, 0)
+        without = f"; {skipped:.0f} batches without a loss were skipped" if skipped else ""
+        return f"score {outcome.score:.4f}{without}", True, seconds
     return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", False, seconds
 
 

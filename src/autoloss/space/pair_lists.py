@@ -112,14 +112,12 @@ def rank_items(scores: Tensor, groups: Tensor | None) -> Tensor:
     >>> rank_items(torch.tensor([0.2, 0.9, 0.5]), torch.tensor([0, 1, 0])).tolist()
     [2, 1, 1]
     """
-    order = scores.argsort(descending=True, stable=True)
+    order, begins = scores.argsort(descending=True, stable=True), 0
+    if groups is not None:
+        numbers, sizes = number_groups(groups)
+        order = order[numbers[order].argsort(stable=True)]
+        begins = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     ranks = torch.empty_like(order)
-    if groups is None:
-        ranks[order] = torch.arange(1, len(order) + 1, device=order.device)
-        return ranks
-    numbers, sizes = number_groups(groups)
-    order = order[numbers[order].argsort(stable=True)]
-    begins = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     ranks[order] = torch.arange(1, len(order) + 1, device=order.device) - begins
     return ranks
 

@@ -143,8 +143,7 @@ def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> ND
     """Return a column of numbers."""
     values = table.targets[column]
     for line, value in zip(table.lines, values, strict=True):
-        # A column with many texts is one of texts.
-        number = parse_number(value) if isinstance(value, str) else value
+        number = parse_number(str(value))
         if number is None:
             raise RequestError(f"Line {line}, column {column!r}: {value!r} is text; this column needs numbers.")
         if number < least:
