@@ -20,12 +20,9 @@ PIPED_WIDTH = 200
 
 def console(*, to_stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that prints control characters visibly."""
-    made = _make_console(to_stderr, quiet, None)
-    return made if made.is_terminal else _make_console(to_stderr, quiet, PIPED_WIDTH)
-
-
-def _make_console(to_stderr: bool, quiet: bool, width: int | None) -> Console:
-    made = _Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+    made = _Console(stderr=to_stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = PIPED_WIDTH
     made.push_render_hook(_Visible())
     return made
 

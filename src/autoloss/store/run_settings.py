@@ -42,13 +42,8 @@ class TaskReference:
         return [*parts, *(f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items())]
 
     def to_json(self) -> str:
-        """Return the text that `from_json` reads."""
+        """Return the fields as JSON."""
         return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> TaskReference:
-        """Read what `to_json` wrote."""
-        return cls(**parse_json(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +183,7 @@ def encode_setting(value: Any) -> str:
 
 _DECODERS: Mapping[str, Callable[[str], Any]] = {
     "configuration": Configuration.from_json,
-    "task": TaskReference.from_json,
+    "task": lambda text: TaskReference(**parse_json(text)),
     **dict.fromkeys(("title", "release", "samples_digest", "author"), str),
     "branches": lambda text: {name: BranchForm(**form) for name, form in parse_json(text).items()},
     "start": lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),

@@ -235,12 +235,9 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     # A finite sum has finite terms only. A sum of finite terms may overflow: then each term is checked.
     sums = [tensor.detach().sum() for tensor in tensors]
     if all(total.device.type == "cpu" for total in sums):
-        return all(map(_is_finite, sums, tensors))
+        pairs = zip(sums, tensors, strict=True)
+        return all(math.isfinite(total.item()) or bool(tensor.isfinite().all()) for total, tensor in pairs)
     return bool(torch.stack(sums).isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in tensors)
-
-
-def _is_finite(total: Tensor, tensor: Tensor) -> bool:
-    return math.isfinite(total.item()) or bool(tensor.isfinite().all())
 
 
 def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

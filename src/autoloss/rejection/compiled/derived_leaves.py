@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from autoloss.rejection.compiled.functions import INLINED, OPTIONS, constant, exponential
-from autoloss.rejection.compiled.kernels import U, step
+from autoloss.rejection.compiled.kernels import U, sigmoid, step
 from autoloss.space.boxes import CLAMP
 
 AREAS = 3
@@ -131,10 +131,7 @@ def measure_pairs(w, z, p, items, begin, count, is_probability):
     for i in range(count):
         w[p + i] = w[z + items[U(0), begin + i]] - w[z + items[U(1), begin + i]]
     if is_probability:
-        for i in range(count):
-            x = w[p + i]
-            one = constant(x, 1)
-            w[p + i] = one / (one + exponential(-x))
+        sigmoid(w, p, p, count)
 
 
 @njit(**OPTIONS)

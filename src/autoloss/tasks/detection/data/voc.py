@@ -28,12 +28,10 @@ from autoloss.tasks.files import (
     report_decoding,
     report_faults,
 )
+from autoloss.tasks.segmentation.data.voc import CLASSES as SEGMENTED
 
 NAME = "VOC"
-CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+CLASSES = SEGMENTED[1:]
 LISTS = "ImageSets/Main"
 LAYOUT = """\
   VOCdevkit/VOC2007/JPEGImages/000005.jpg, …
