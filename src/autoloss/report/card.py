@@ -17,7 +17,7 @@ import torch
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import Term
 from autoloss.numbers import figure
-from autoloss.report.page.shapes import Shape, draw_kind, probe_gradients
+from autoloss.report.page.shapes import Shape, draw_kind, name_reference, probe_gradients
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import BranchLoss, Sample
 from autoloss.space.expression import Expression
@@ -34,16 +34,6 @@ SIDE = 24
 MANY, LITTLE = 1.5, 0.67
 """Weights beside those of the standard loss from which a card says that a state counts more, or less."""
 ENCODINGS = get_args(Encoding)
-STANDARD = {
-    "softmax": "baseline/ce",
-    "sigmoid": "baseline/bce",
-    "none": "baseline/mse",
-    "box": "baseline/iou",
-    "pair_probability": "baseline/ranknet",
-    "pair_difference": "shelf/difference_logistic",
-}
-"""What makes `p` → the loss that others of that kind are drawn beside."""
-
 _KINDS: Mapping[str, Kind] = {**KINDS, "box": "areas", "pair_probability": "pairs", "pair_difference": "differences"}
 
 
@@ -105,7 +95,7 @@ def make_card(name: str) -> Card:
     entry = get_entry(name)
     singles = list(entry.members.values()) or [entry]
     terms = {one.name: simplify(one.formula, cast("Kernel", one.activation)) for one in singles if one.formula}
-    standard = get_entry(STANDARD.get(singles[0].activation, "baseline/ce"))
+    standard = _get_standard(singles[0])
     weights = measure_states(entry) if not entry.members else {}
     title = standard.title or standard.name
     return Card(
@@ -120,6 +110,11 @@ def make_card(name: str) -> Card:
         code=write_code(entry),
         shapes=[shape for one in singles if (shape := draw_entry(one, standard))],
     )
+
+
+def _get_standard(entry: Entry) -> Entry:
+    """Return the loss that others of that kind are drawn beside."""
+    return get_entry(name_reference(_KINDS.get(entry.activation, "classes")))
 
 
 def write_code(entry: Entry) -> str:
@@ -141,7 +136,7 @@ def draw_entry(entry: Entry, standard: Entry) -> Shape | None:
 
 def measure_states(entry: Entry) -> dict[str, float]:
     """Return state of an example → the gradient that it gets, beside that of the standard loss; the first state is 1."""
-    standard = get_entry(STANDARD.get(entry.activation, "baseline/ce"))
+    standard = _get_standard(entry)
     if entry.activation in ("softmax", "sigmoid"):
         if entry.target not in (*ENCODINGS, get_entry("baseline/bce").target):
             # It needs more than prediction and target.

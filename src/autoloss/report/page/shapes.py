@@ -147,6 +147,11 @@ def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
     return parse(usual.formula), usual.title or usual.name
 
 
+def name_reference(kind: Kind) -> str:
+    """Return the zoo name of the usual loss of a kind."""
+    return _PROBES[kind].known
+
+
 def trace_tree(tree: Expression, kind: Kind) -> tuple[str, Mapping[str, Drawn]]:
     """Return the label of the axis, and side → value and gradient along it."""
     probe = _PROBES[kind]
