@@ -84,6 +84,8 @@ class SearchSettings:
     part of the loss that is found, and losses that are equal up to a factor are trained once."""
     learning_rate: Positive = 1.0
     """Factor on the learning rate of the task's proxy, for all candidates."""
+    length: Positive = 1.0
+    """Factor on the epochs that a task chose by itself; set where a search starts, so that the standard loss learns."""
     step_rule: StepRule = "recipe"
     """How the gradients of all candidates become steps: `recipe`, as the task's proxy says; `clipped` at norm 0.5; `one_norm`, all
     scaled to norm 1; `adamw` in place of the recipe's SGD; `warmup` over the first tenth of the steps; or `cosine`, a schedule of

@@ -30,6 +30,7 @@ class Everything(TwoHeadsTask):
     shortens = True
     step_rules = ("recipe", "one_norm")
     lengthens = True
+    chooses_length = True
     tunes_threshold = True
     replays_norms = True
     execution = Execution(precision="bfloat16")
@@ -38,6 +39,11 @@ class Everything(TwoHeadsTask):
 
     def steps(self, training: Training) -> int:
         return 1000 + training.seed
+
+    def lengthen(self, factor: float) -> Task:
+        longer = Everything()
+        longer.schedules = (f"{factor:g} times",)
+        return longer
 
     def untrained(self, seed: int) -> float:
         return 0.25 + seed
@@ -82,12 +88,14 @@ def test_every_member_of_task_is_forwarded():
         "constant_score",
         "diagnose",
         "measuring",
+        "lengthen",
     }
 
 
 FORWARDED = (
     *("name", "splits", "folds", "schedules", "also", "execution", "obstacle", "describe_reference"),
-    *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold", "replays_norms"),
+    *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "chooses_length"),
+    *("tunes_threshold", "replays_norms"),
 )
 
 
@@ -106,6 +114,8 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.choices() == ("a choice",)
     assert wrapper.diagnose() == ("a doubt",)
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
+    longer = wrapper.lengthen(2)
+    assert (longer.schedules, longer.branches.keys()) == (("2 times",), wrapper.branches.keys())
     one = {"kind": conformance.trees(Everything())["kind"]}
     assert wrapper.train(one, training, pacing=one) == Scored(7.0)
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)

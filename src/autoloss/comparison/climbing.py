@@ -76,7 +76,7 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
             climb.run(further, first)
             grid += further
         constant = evaluator.measure_constant() if task.tunes_threshold else None
-        if constant is not None and all(climb.score(one) <= constant for one in grid):
+        if constant is not None and all(climb.score(one) <= constant for one in climb.ranked(grid)):
             # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there.
             decided = [replace(one, tuned_threshold=True) for one in grid]
             climb.run(decided, first)

@@ -79,6 +79,12 @@ class Evaluator:
         found._standard = self._standard
         return found
 
+    def lengthen(self, factor: float) -> Evaluator:
+        """Return an evaluator of the task with so many times its epochs, whose configuration says so."""
+        length = self.configuration.search.length * factor
+        configuration = self.configuration.changed({"search.length": length})
+        return Evaluator(self.task.lengthen(factor), self.samples, configuration, self.operators)
+
     def learn(self, known: Mapping[str, bytes]) -> None:
         """Take over the verdicts that a resumed run knows: branch → all of them, as `pack_verdict` writes them."""
         self._known = dict(known)

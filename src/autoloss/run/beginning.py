@@ -11,6 +11,7 @@ from autoloss import __version__
 from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
+from autoloss.comparison.length import choose_length
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
@@ -18,6 +19,7 @@ from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor
+from autoloss.numbers import figure
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
 from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
@@ -101,6 +103,8 @@ def prepare_search(
         RunError: The task's own code fails, or the standard loss learns nothing in any way that was tried.
     """
     say = drive.say
+    if evaluator.configuration.ladder.share:
+        evaluator = settle_length(evaluator, drive.machines, say)
     ladder, resolution = _climb_ladder(evaluator, settings, drive)
     if ladder is not None:
         for text in ladder.describe():
@@ -124,10 +128,32 @@ def prepare_search(
         start=start,
         standard=score_standard(evaluator),
         ladder=None if ladder is None else ladder.to_dict(),
+        recipe=read_recipe(evaluator.task),
+        data=tuple(evaluator.task.choices()),
         prepared=True,
     )
     drive.store.write_settings(prepared, replace=True)
     return evaluator, prepared
+
+
+def settle_length(evaluator: Evaluator, machines: Machines, say: Say) -> Evaluator:
+    """Return the evaluator with a task whose trainings are long enough for the standard loss, where the task chose their epochs.
+
+    These trainings are not recorded: those of the run have another length.
+    """
+    if not (evaluator.task.chooses_length and evaluator.has_standard) or evaluator.configuration.search.length != 1:
+        return evaluator
+    with start_workers(evaluator, machines) as dispatcher:
+        length, tried = choose_length(evaluator, evaluator.configuration.seed, Record(dispatcher))
+    if length == 1:
+        return evaluator
+    found = evaluator.lengthen(length)
+    scores = ", ".join(f"{steps} steps {figure(score)}" for steps, score in tried)
+    say(
+        f"Trainings are {length:g} times as long as chosen first: epochs={found.task.recipe('proxy')['epochs']}. The standard loss "
+        f"on the valid split: {scores}."
+    )
+    return found
 
 
 def follow_ladder(evaluator: Evaluator, ladder: Ladder, resolution: Resolution | None) -> Evaluator:

@@ -22,7 +22,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
-from autoloss.run.beginning import follow_ladder
+from autoloss.run.beginning import follow_ladder, settle_length
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
@@ -214,6 +214,9 @@ def check(
     doubts, notes = evaluator.diagnose(), list[str]()
     outcome, has_score, training = _try_training(evaluator)
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
+    if tried and training is not None:
+        evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
+        training *= evaluator.configuration.search.length
     ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
     # In the order of a search, whose settings follow what the ladder found.
     evaluator = evaluator if ladder is None else follow_ladder(evaluator, ladder, resolution)

@@ -69,6 +69,8 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
             "Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
             argument="settings",
         )
+    if configuration.search.length != 1:
+        task = task.lengthen(configuration.search.length)
     found = request.samples
     if found is None:
         found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}

@@ -11,7 +11,7 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
-from autoloss.run.beginning import describe_tries
+from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.progress import Finale, Forecast
 from autoloss.run.request import make_request, prepare
 from autoloss.run.user_files import importable_files
@@ -65,7 +65,9 @@ def tune(
     evaluator = prepare(request, samples=False)
     if not evaluator.has_standard:
         raise RequestError(f"The task {request.task.name} has no standard loss for every branch; declare `standard`.")
-    say(describe_tries(request.task, trainings))
+    machines = Machines(workers=workers)
+    evaluator = settle_length(evaluator, machines, say)
+    say(describe_tries(evaluator.task, trainings))
     began, forecast = time.monotonic(), Forecast(workers)
 
     def tell(recorded: int, expected: int) -> None:
@@ -75,7 +77,7 @@ def tune(
             left = forecast.tell_trainings(max(0.0, trainings - spent), seconds / spent)
             observe(Finale(round(spent), round(trainings), seconds, left, "tuning the standard loss"))
 
-    with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
+    with start_workers(evaluator, machines) as dispatcher:
         record = Record(dispatcher, observe=tell)
         ladder = climb_ladder(evaluator, seed, trainings, record)
     assert ladder is not None

@@ -34,6 +34,9 @@ class FrozenTask(Task):
     def measuring(self, names: Sequence[str]) -> Task:
         return FrozenTask(self._task.measuring(names), self._losses)
 
+    def lengthen(self, factor: float) -> Task:
+        return FrozenTask(self._task.lengthen(factor), self._losses)
+
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         samples = self._task.samples(count, seed)
         return {name: samples[name] for name in self.branches}

@@ -149,10 +149,14 @@ class SupervisedTask(TrainerTask):
             "proxy": proxy["train"].choose_numbers(recipe),
             "full": whole["train"].choose_numbers(full.recipe or recipe, FULL_LENGTH if full.recipe else 1.0),
         }
-        learnt, chosen = proxy["train"], self.recipes["proxy"]
-        numbers = describe_numbers(learnt.adopt_batches(recipe), chosen, len(learnt), learnt.count_batches(chosen))
+        self._given = recipe
+        self.chooses_length = trainer is None and recipe.epochs is None
         read = describe_splits(proxy, branch.ignore_index if isinstance(branch, ActivatedBranch) else None)
-        self._choices = [read, *describe_folds(self._splits["proxy"], data), *(numbers if trainer is None else ())]
+        self._choices = [
+            read,
+            *describe_folds(self._splits["proxy"], data),
+            *(self._describe_numbers() if trainer is None else ()),
+        ]
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -212,6 +216,24 @@ class SupervisedTask(TrainerTask):
 
     def diagnose(self) -> Sequence[str]:
         return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
+
+    def lengthen(self, factor: float) -> SupervisedTask:
+        other = copy.copy(self)
+        # Epochs of a full schedule of its own were given with it.
+        longer = ("proxy",) if self._full.recipe else ("proxy", "full")
+        other.recipes = {
+            name: dataclasses.replace(recipe, epochs=round(require(recipe.epochs) * factor))
+            if name in longer
+            else recipe
+            for name, recipe in self.recipes.items()
+        }
+        before = self._describe_numbers()
+        other._choices = [*(text for text in self._choices if text not in before), *other._describe_numbers()]
+        return other
+
+    def _describe_numbers(self) -> list[str]:
+        learnt, chosen = self._splits["proxy"][0]["train"], self.recipes["proxy"]
+        return describe_numbers(learnt.adopt_batches(self._given), chosen, len(learnt), learnt.count_batches(chosen))
 
     def measuring(self, names: Sequence[str]) -> SupervisedTask:
         other = copy.copy(self)

@@ -54,6 +54,7 @@ class Task(ABC):
         shortens: Whether `train` follows a `Training.fidelity` below 1.
         step_rules: Values of `Training.step_rule` that `train` follows and that change anything, `recipe` first.
         lengthens: Whether `train` follows a `Training.length` other than 1.
+        chooses_length: Whether the task chose the number of epochs by itself, and `lengthen` offers more.
         replays_norms: Whether `train` takes `pacing`.
         tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
@@ -80,6 +81,7 @@ class Task(ABC):
     shortens: bool = False
     step_rules: Sequence[StepRule] = ("recipe",)
     lengthens: bool = False
+    chooses_length: bool = False
     replays_norms: bool = False
     tunes_threshold: bool = False
     execution: Execution | None = None
@@ -146,6 +148,10 @@ class Task(ABC):
 
         By default, the task itself: `train` decides when it measures them.
         """
+        return self
+
+    def lengthen(self, factor: float) -> Task:
+        """Return a task whose trainings have so many times the epochs; only where the task `chooses_length`."""
         return self
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:

@@ -1,0 +1,106 @@
+"""Epochs that the task chose are enough for the standard loss to learn, and those that were given stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss.comparison.length import choose_length
+from autoloss.comparison.record import Record
+from autoloss.evaluation.dispatch import Machines, start_workers
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.settings import Configuration
+from autoloss.tasks.frozen import FrozenTask
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Training
+
+QUICK = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 1.0}
+
+
+def draw(seed: int, count: int = 96) -> tuple[Tensor, Tensor]:
+    """Return rows of three classes, of which the third is rare."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 2, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long() + (inputs[:, 0] > 1.2).long()
+
+
+def worst_recall(prediction: Tensor, target: Tensor) -> float:
+    hit = prediction.argmax(1) == target
+    return min(hit[target == label].float().mean().item() for label in range(3))
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> float:
+    return (prediction.argmax(1) == target).float().mean().item()
+
+
+def make(metric=worst_recall, epochs: int | None = None, learning_rate: float = 0.01) -> SupervisedTask:
+    recipe = Recipe(epochs=epochs, batch_size=16, learning_rate=learning_rate)
+    train, valid, test = (draw(seed) for seed in range(3))
+    return SupervisedTask(lambda: nn.Linear(2, 3), train, valid, "softmax", metric, test=test, recipe=recipe)
+
+
+def choose(task: SupervisedTask) -> tuple[float, list[tuple[int, float]]]:
+    evaluator = Evaluator(task, {}, Configuration())
+    with start_workers(evaluator, Machines(workers=0)) as dispatcher:
+        return choose_length(evaluator, 0, Record(dispatcher))
+
+
+def test_trainings_are_doubled_until_the_standard_loss_learns_what_the_metric_asks_for():
+    length, tried = choose(make())
+    assert length > 1
+    assert [steps for steps, _ in tried[:2]] == [204, 408]
+    assert tried[0][1] == 0
+    assert max(score for _, score in tried) > 0
+
+
+def test_where_twice_the_length_is_not_clearly_ahead_it_stays():
+    length, tried = choose(make(accuracy, learning_rate=0.5))
+    assert length == 1
+    assert len(tried) == 2
+
+
+def test_where_nothing_learns_the_length_stays():
+    length, tried = choose(make(learning_rate=1e-7))
+    assert length == 1
+    assert [steps for steps, _ in tried] == [204, 408, 816, 1632]
+
+
+def test_only_epochs_that_were_not_given_are_changed():
+    assert make().chooses_length
+    assert not make(epochs=3).chooses_length
+    longer = make().lengthen(2)
+    assert longer.steps(Training(seed=0)) == 2 * 204
+    assert longer.recipe("proxy")["epochs"] == 2 * make().recipe("proxy")["epochs"]
+    assert any("epochs=68, batch_size=16" not in text and "epochs=68" in text for text in longer.choices())
+    frozen = FrozenTask(make(), {}).lengthen(2)
+    assert frozen.chooses_length
+    assert frozen.steps(Training(seed=0)) == 2 * 204
+
+
+def test_a_run_keeps_the_length_that_it_chose(tmp_path):
+    said, again = list[str](), list[str]()
+    arguments = {"workers": 0, "final": False}
+    found = autoloss.search(
+        make(), evaluations=2, settings=QUICK, directory=tmp_path, say=said.append, observe=print, **arguments
+    )
+    length = found.configuration.search.length
+    assert length > 1
+    assert sum("times as long as chosen first" in text for text in said) == 1
+    assert found.settings.recipe["epochs"] == 34 * length
+    longer = autoloss.resume(tmp_path, make(), evaluations=3, say=again.append, observe=print, **arguments)
+    assert longer.configuration.search.length == length
+    assert longer.history[:2] == found.history[:2]
+    assert not any("task has changed" in text for text in again)
+    assert not any("times as long" in text for text in again)
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_tuning_and_checking_say_the_length_too(epochs: int | None):
+    said = list[str]()
+    autoloss.tune(make(epochs=epochs), trainings=4, workers=0, say=said.append)
+    checked = autoloss.check(make(epochs=epochs), settings=QUICK, workers=0)
+    for texts in (said, checked.notes):
+        assert any("times as long as chosen first" in text for text in texts) is (epochs is None)
