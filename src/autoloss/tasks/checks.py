@@ -18,6 +18,8 @@ from autoloss.space.branch import Branch, Sample
 from autoloss.tasks.metric import to_float
 from autoloss.tasks.splits import Split
 from autoloss.tasks.task import Task
+from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import describe_inputs, list_tensors
 
 
@@ -56,7 +58,21 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return built
 
 
-def probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> torch.Size:
+def probe_splits(
+    network: Callable[[], nn.Module] | nn.Module, splits: Mapping[str, Split], branch: Branch, recipe: Recipe
+) -> torch.Size:
+    """Check the network on a few examples of each split, and return the shape of its prediction."""
+    sizes = {label: split.evaluation_batch(recipe) for label, split in splits.items()}
+    sizes["train"] = require(recipe.batch_size)
+    with seed_generators(0):
+        built = build_network(network)
+        shapes = [_probe(built, split, branch, sizes[label]) for label, split in splits.items()]
+        for split in splits.values():
+            split.check_repeats()
+    return shapes[0]
+
+
+def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> torch.Size:
     """Run a network on two examples, or one at batch size 1, check its prediction against the targets, and return its shape."""
     parameters = list(network.parameters())
     if not any(parameter.requires_grad for parameter in parameters):

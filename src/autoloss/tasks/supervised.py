@@ -28,7 +28,7 @@ from autoloss.tasks.checks import (
     describe_unusable_samples,
     find_doubts,
     find_obstacle,
-    probe,
+    probe_splits,
 )
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
@@ -49,7 +49,7 @@ from autoloss.training import distribution
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.optimization import offer_step_rules
-from autoloss.training.recipe import Recipe, name_function, require, shorten_steps
+from autoloss.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, FitElsewhere, Trainer, fit_elsewhere, select_examples
 from autoloss.training.training import THRESHOLD, Diverged, Training
@@ -166,7 +166,7 @@ class SupervisedTask(TrainerTask):
         if isinstance(branch, ActivatedBranch):
             standard = standard or STANDARD[branch.activation]
         self.standard = {} if standard is None else {MAIN: standard}
-        self._shape = self._probe(branch)
+        self._shape = probe_splits(network, proxy, branch, self.recipes["proxy"])
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = self._set_measure(branch)
@@ -218,22 +218,16 @@ class SupervisedTask(TrainerTask):
         return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
 
     def lengthen(self, factor: float) -> SupervisedTask:
-        other = copy.copy(self)
+        other, longer = copy.copy(self), Training(seed=0, length=factor)
         # Epochs of a full schedule of its own were given with it.
-        longer = ("proxy",) if self._full.recipe else ("proxy", "full")
-        other.recipes = {
-            name: dataclasses.replace(recipe, epochs=round(require(recipe.epochs) * factor))
-            if name in longer
-            else recipe
-            for name, recipe in self.recipes.items()
-        }
-        before = self._describe_numbers()
-        other._choices = [*(text for text in self._choices if text not in before), *other._describe_numbers()]
+        kept = {"full": self.recipes["full"]} if self._full.recipe else {}
+        other.recipes = {name: recipe.follow(longer) for name, recipe in self.recipes.items()} | kept
+        other._choices = [*self._choices[:-1], *other._describe_numbers()]
         return other
 
     def _describe_numbers(self) -> list[str]:
-        learnt, chosen = self._splits["proxy"][0]["train"], self.recipes["proxy"]
-        return describe_numbers(learnt.adopt_batches(self._given), chosen, len(learnt), learnt.count_batches(chosen))
+        train, chosen = self._splits["proxy"][0]["train"], self.recipes["proxy"]
+        return describe_numbers(train.adopt_batches(self._given), chosen, len(train), train.count_batches(chosen))
 
     def measuring(self, names: Sequence[str]) -> SupervisedTask:
         other = copy.copy(self)
@@ -396,18 +390,6 @@ class SupervisedTask(TrainerTask):
         examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
         for inputs, target in split.batches(split.indices[examples].split(batch_size)):
             yield self._reading.predict(network, execution.move(inputs)), target.to(execution.torch_device)
-
-    def _probe(self, branch: Branch) -> torch.Size:
-        """Check the network on a few examples of each split, and return the shape of its prediction."""
-        recipe, splits = self.recipes["proxy"], self._splits["proxy"][0]
-        sizes = {label: split.evaluation_batch(recipe) for label, split in splits.items()}
-        sizes["train"] = require(recipe.batch_size)
-        with seed_generators(0):
-            network = build_network(self._networks["proxy"])
-            shapes = [probe(network, split, branch, sizes[label]) for label, split in splits.items()]
-            for split in splits.values():
-                split.check_repeats()
-        return shapes[0]
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
         """Draw `limit` batches, each for one sample."""
