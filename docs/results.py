@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -139,21 +140,47 @@ def _list_border() -> dict[str, str]:
 def _list_audit() -> dict[str, str]:
     audit = _read("audit")
     counts, standings = audit["counts"], audit["standings"]
-    searches: dict[tuple[str, int], list[Any]] = {}
+    groups: dict[tuple[str, str], list[Any]] = {}
     for one in standings:
-        searches.setdefault((one["task"], one["search_seed"]), []).append(one)
-    rows = [
-        (task.replace(":data=", " "), columns[0]["origin"], "/".join(str(one["standing"]) for one in columns))
-        for (task, _), columns in searches.items()
-    ]
-    head = ("task", "recommended", "under recipe/one norm/AdamW")
+        name, _, rest = one["task"].partition(":")
+        groups.setdefault((name, rest.partition(":data=")[2]), []).append(one)
+    rows = [(_name_group(key, mine), *_count_standings(mine)) for key, mine in groups.items()]
+    head = ("task", "recommended", "gain over the standard loss", "above/equal/below the best rival")
     asked = counts["searches"] + len(audit["missing"])
     done = f"{counts['searches']} of its {asked} searches were run"
     if not rows:
         return {"audit_short": f"not measured yet: {done}", "audit_said": f"**Not measured yet:** {done}."}
-    said = f"Of {counts['searches']} searches (95 planned) {counts['found']} recommend a found loss"
+    said = (
+        f"Of {counts['searches']} searches (95 planned) {counts['found']} recommend a found loss, {counts['shelf']} another known "
+        f"one; {counts['gain_everywhere']} have such a gain"
+    )
     short = f"so for {counts['found_above_everywhere']} of {counts['searches']} found losses"
     return {"audit_short": short, "audit_said": f"{said}.\n\n{_write_table(head, rows)}"}
+
+
+ORIGINS = {"shelf": "known"}
+"""Origin of a recommendation → the word that the page has for it."""
+
+
+def _name_group(key: tuple[str, str], standings: Sequence[Any]) -> str:
+    metrics = dict.fromkeys(one["task"].split(":")[1] for one in standings if ":" in one["task"])
+    return " ".join(key).strip() + (f" ({', '.join(metrics)})" if metrics else "")
+
+
+def _count_standings(standings: Sequence[Any]) -> tuple[str, ...]:
+    """Return what is recommended, how often it is a gain under every optimiser, and how it stands beside its rivals."""
+    chosen = [one for one in standings if one["is_recommended_recipe"]]
+    origins = Counter(one["origin"] for one in chosen)
+    places = Counter(one["standing"] for one in chosen)
+    searches: dict[tuple[str, int], list[str | None]] = {}
+    for one in standings:
+        searches.setdefault((one["task"], one["search_seed"]), []).append(one["standard_standing"])
+    gains = sum(set(found) == {"above"} for found in searches.values())
+    return (
+        ", ".join(f"{ORIGINS.get(origin, origin)} {count}" for origin, count in origins.items()),
+        f"{gains} of {len(searches)}",
+        "/".join(str(places[place]) for place in ("above", "equal", "below")),
+    )
 
 
 def _list_ablation() -> dict[str, str]:
