@@ -15,6 +15,7 @@ from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, training_seeds
 from autoloss.comparison.judgement import Standing, correct_by_holm, judge_comparison
 from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.comparison.recommendation import Recommendation
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_table
@@ -204,6 +205,16 @@ def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_pat
     assert re.search(r"Export the best loss found, #1: autoloss export \S+ 1 --out my_loss.py", printed)
     assert "inner" not in printed
     assert "Export it" not in printed
+
+
+def test_no_other_way_of_training_than_the_recommended_one_is_advised(
+    tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    directory = judged(tmp_path, *LOST, learning_rate=3.0)
+    for recipe, advised in (({}, True), ({"tuned_threshold": True}, False), ({"step_rule": "one_norm"}, False)):
+        advice = Recommendation("baseline/ce", 3.0, "standard", "Nothing is better.", recipe)
+        monkeypatch.setattr(Search, "recommendation", advice)
+        assert ("Use baseline/ce (lr × 3): on the test split" in concluded(directory, capsys)) is advised
 
 
 def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):

@@ -230,8 +230,11 @@ def _describe_best(search: Search, best: FoundLoss) -> list[str]:
 def _is_recommended(search: Search, entrant: Entrant) -> bool:
     """Return True if nothing else is recommended; the best loss on the test split alone may be best by chance."""
     advice = search.recommendation
-    mine = (entrant.loss, entrant.learning_rate, entrant.step_rule)
-    return advice is None or mine == (advice.loss, advice.learning_rate, advice.recipe.get("step_rule", "recipe"))
+    if advice is None:
+        return True
+    recipe = advice.recipe.get("step_rule", "recipe"), advice.recipe.get("tuned_threshold", False)
+    mine = entrant.loss, entrant.learning_rate, entrant.step_rule, entrant.tuned_threshold
+    return mine == (advice.loss, advice.learning_rate, *recipe)
 
 
 def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
