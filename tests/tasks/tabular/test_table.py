@@ -148,6 +148,10 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
         ),
         (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "leave columns out with --set drop=x."),
         (["x;y", *(f"{x},5;{x % 2}" for x in range(60))], "'0,5'; write numbers with a decimal point"),
+        (
+            ["x;y", *(f"{x % 3},5;{x % 2}" for x in range(60))],
+            "such as '0,5'; write numbers with a decimal point",
+        ),
         (["1,a", *(f"{x},b" for x in range(5))], "Known: 1, a. The first line must hold the names of the columns."),
     ],
 )
@@ -334,7 +338,7 @@ def test_what_was_read_is_said_with_each_column_and_the_shares_of_the_classes(fi
     task = tasks.get("tabular", data=str(path), target="churned", metric="f1", positive="nein")
     first, second = task.choices()[:2]
     assert first == (
-        f"Read {path.name}: 12 rows. Target churned: ja 75 %, nein 25 % (positive class). Inputs: visits (number), colour "
-        "(2 categories), joined (date)."
+        f"Read {path.name}: 12 rows. Target churned: ja 75 %, nein 25 % (positive class; to change it: positive=ja). "
+        "Inputs: visits (number), colour (2 categories), joined (date)."
     )
     assert second.startswith("Data: 6 train, 3 valid, 3 test examples, inputs of size 8; 2 classes in train")

@@ -49,13 +49,12 @@ class Table:
         """Describe the table in a sentence: rows, classes with their shares, and the use of each column.
 
         >>> Table(np.zeros((4, 1)), np.array([0, 0, 0, 1]), ("x",), ("no", "yes")).describe("a.csv", "left")
-        'Read a.csv: 4 rows. Target left: no 75 %, yes 25 % (positive class). Inputs: x (number).'
+        'Read a.csv: 4 rows. Target left: no 75 %, yes 25 % (positive class; to change it: positive=no). Inputs: x (number).'
         """
         shares = np.bincount(self.target, minlength=len(self.classes)) / len(self.target) if self.classes else ()
         named = [f"{name} {share:.1%}".replace(".0%", "%") for name, share in zip(self.classes, shares, strict=True)]
         found = join_names([one.replace("%", " %") for one in named])
-        if len(named) == 2:
-            found += " (positive class)"
+        found += f" (positive class; to change it: positive={self.classes[0]})" if len(named) == 2 else ""
         name, used = f" {target}" if target else "", self.used or dict.fromkeys(self.columns, "number")
         inputs = join_names([f"{column} ({kind})" for column, kind in used.items()])
         return f"Read {data}: {len(self.target)} rows. Target{name}: {found or 'values'}. Inputs: {inputs}."
