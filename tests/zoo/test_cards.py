@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import autoloss
 from autoloss import Loss, zoo
 from autoloss.report.card import make_card, read_evidence
 
@@ -83,3 +84,12 @@ def test_a_loss_that_was_found_is_that_of_its_run_up_to_a_factor(figures):
             tree = Loss.parse(text)["main"]
             slopes.append(torch.autograd.grad(tree.evaluate({"p": at, "y": y}).sum(), at)[0].flatten())
         assert torch.cosine_similarity(*slopes, dim=0) > 1 - 1e-5, name
+
+
+@pytest.mark.parametrize("name", ["baseline/cox", "baseline/auc_hinge", "shelf/pair_sigmoid"])
+def test_the_code_of_a_loss_over_pairs_runs(name: str):
+    task = autoloss.tasks.get("survival")
+    targets = torch.tensor([[5.0, 1.0], [3.0, 0.0], [2.0, 1.0]])
+    given = {"autoloss": autoloss, "task": task, "scores": torch.tensor([[0.0], [0.5], [1.0]]), "targets": targets}
+    exec(make_card(name).code, given)  # noqa: S102
+    assert given["loss"].isfinite()

@@ -118,10 +118,13 @@ def _get_standard(entry: Entry) -> Entry:
 
 
 def write_code(entry: Entry) -> str:
-    """Return the line of Python that makes the loss."""
+    """Return the lines of Python that make the loss."""
     options = "" if entry.activation not in ("softmax", "sigmoid", "none") else f'activation="{entry.activation}"'
     if entry.target in ("edge", "band"):
         options += f', target="{entry.target}"'
+    if entry.activation.startswith("pair"):
+        made = f'criterion = autoloss.bind({{"main": autoloss.zoo.get("{entry.name}")}}, task.branches)["main"]'
+        return f'{made}\nloss = criterion(scores, task.branches["main"].make_context(scores, targets))'
     if not options:
         return f'loss = autoloss.zoo.get("{entry.name}")'
     return f'criterion = autoloss.zoo.get("{entry.name}").criterion({options})'
