@@ -78,10 +78,13 @@ USUAL = {
     "starts": 3,
 }
 QUICK = {
-    "kills": 20,
+    "kills": 3,
     "counts": 1,
-    "races": 6,
+    "races": 2,
+    "readers": 5,
     "reading_seconds": 2.0,
+    "flips": 30,
+    "truncations": 10,
     "full_disks": 1,
     "rounds": 1,
     "cases": 2,

@@ -123,8 +123,8 @@ def write_code(entry: Entry) -> str:
     if entry.target in ("edge", "band"):
         options += f', target="{entry.target}"'
     if entry.activation.startswith("pair"):
-        made = f'criterion = autoloss.bind({{"main": autoloss.zoo.get("{entry.name}")}}, task.branches)["main"]'
-        return f'{made}\nloss = criterion(scores, task.branches["main"].make_context(scores, targets))'
+        bound = f'autoloss.bind({{"main": autoloss.zoo.get("{entry.name}")}}, task.branches)["main"]'
+        return f'loss = {bound}(scores, task.branches["main"].make_context(scores, targets))'
     if not options:
         return f'loss = autoloss.zoo.get("{entry.name}")'
     return f'criterion = autoloss.zoo.get("{entry.name}").criterion({options})'

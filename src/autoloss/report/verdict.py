@@ -230,11 +230,9 @@ def _describe_best(search: Search, best: FoundLoss) -> list[str]:
 def _is_recommended(search: Search, entrant: Entrant) -> bool:
     """Return True if nothing else is recommended; the best loss on the test split alone may be best by chance."""
     advice = search.recommendation
-    if advice is None:
-        return True
-    recipe = advice.recipe.get("step_rule", "recipe"), advice.recipe.get("tuned_threshold", False)
     mine = entrant.loss, entrant.learning_rate, entrant.step_rule, entrant.tuned_threshold
-    return mine == (advice.loss, advice.learning_rate, *recipe)
+    recipe = {"step_rule": "recipe", "tuned_threshold": False} | (dict(advice.recipe) if advice else {})
+    return not advice or mine == (advice.loss, advice.learning_rate, recipe["step_rule"], recipe["tuned_threshold"])
 
 
 def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:

@@ -347,8 +347,7 @@ def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dic
 
 def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], faults: Faults) -> dict[str, list[float]]:
     texts = sorted(set(present))
-    numbers = sum(parse_number(text.replace(",", ".")) is not None for text in texts)
-    decimal = numbers > 0 and numbers >= NUMERIC_SHARE * len(texts)
+    decimal = 0 < NUMERIC_SHARE * len(texts) <= sum(parse_number(text.replace(",", ".")) is not None for text in texts)
     if decimal or len(texts) > DISTINCT_TEXTS:
         advice = "write numbers with a decimal point" if decimal else f"categories have at most {DISTINCT_TEXTS}"
         faults.add(1, name, f"{len(texts)} different texts, such as {quote(texts[0])}; {advice}")
