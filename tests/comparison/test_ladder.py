@@ -88,6 +88,19 @@ def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tu
     assert len({one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}) <= 2
 
 
+def test_rates_without_a_score_are_not_tried_again_at_a_tuned_threshold():
+    def undefined(prediction: Tensor, target: Tensor) -> float:
+        return f1(prediction, target) if (prediction == prediction[:1]).all() else float("nan")
+
+    train, valid = (rows(seed, 96) for seed in (0, 1))
+    ladder, _ = climb(
+        SupervisedTask(lambda: nn.Linear(3, 2), train, valid, "softmax", undefined, recipe=Recipe(epochs=16)), 24
+    )
+    assert ladder is not None
+    assert ladder.highest is None
+    assert not any(rung.entrant.tuned_threshold for rung in ladder.rungs)
+
+
 def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):
     with Store(tmp_path, write=True) as store:
         first, record = climb(task(), 5, store)

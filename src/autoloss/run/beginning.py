@@ -11,7 +11,7 @@ from autoloss import __version__
 from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.length import choose_length
+from autoloss.comparison.length import LONGEST, choose_length
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
@@ -36,7 +36,7 @@ from autoloss.workers.leases import build
 from autoloss.zoo.entries import say_loss
 
 LONGER = 3
-"""Factor on the length of trainings that is advised where nothing learns."""
+"""Factor on the longest trainings that were tried, which is advised where nothing learns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,8 @@ def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskRefe
 
 def _advise(task: Task, reference: TaskReference) -> str:
     """Return the option that makes trainings longer, as typed."""
-    name, epochs = reference.name or "", task.recipe("proxy").get("epochs")
+    longest = task.lengthen(LONGEST) if task.chooses_length else task
+    name, epochs = reference.name or "", longest.recipe("proxy").get("epochs")
     options = {} if not name or ".py:" in name else inspect.signature(find_factory(name)).parameters
     if "steps" in options:
         longer = f"--set steps={LONGER * int(reference.options.get('steps', options['steps'].default))}"

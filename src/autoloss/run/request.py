@@ -69,7 +69,7 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
             "Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
             argument="settings",
         )
-    if configuration.search.length != 1:
+    if configuration.search.length != 1 and task.chooses_length:
         task = task.lengthen(configuration.search.length)
     found = request.samples
     if found is None:
@@ -138,6 +138,12 @@ def make_request(
     own = [*configuration.space.operators, *operators]
     table, loaded = operator_table(own), load_task(reference, task)
     _check_names(loaded)
+    if configuration.search.length != 1 and not loaded.chooses_length:
+        raise RequestError(
+            f"search.length is {configuration.search.length:g}, and the task {loaded.name} did not choose its epochs by itself. "
+            "Leave it at 1, and change the number of epochs where they are given.",
+            argument="settings",
+        )
     for name in also:
         if loaded.also is not None and name not in loaded.also:
             raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)

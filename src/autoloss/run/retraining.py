@@ -104,16 +104,14 @@ def retrain(
     if learning_rate is None and name.name != found.settings.task.name:
         learning_rate = 1.0
     rate = 1.0 if learning_rate is None else learning_rate
-    request = Request(
-        task=loaded,
-        reference=name,
-        configuration=found.configuration.changed({"search.learning_rate": rate}),
-        operators=operator_table(found.operators, operators),
-    )
+    configuration = found.configuration.changed({"search.learning_rate": rate})
+    table = operator_table(found.operators, operators)
+    request = Request(task=loaded, reference=name, configuration=configuration, operators=table)
+    evaluator = prepare(request, samples=False)
     retrainer = Retrainer(
         directory=Path(out) if out is not None else Path(directory) / RETRAINING,
-        evaluator=prepare(request, samples=False),
-        settings=_settings(loaded, name, split, execution or Execution()),
+        evaluator=evaluator,
+        settings=_settings(evaluator.task, name, split, execution or Execution()),
         split=split,
         execution=execution,
         checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,

@@ -58,7 +58,7 @@ def score(
     Args:
         task: As for `autoloss.search`, likewise `metric`, `options`, `frozen` and `operators`.
         losses: Formulas, names of the zoo, or files.
-        settings: As for a search of the task; only its learning rate and its limits matter.
+        settings: As for a search of the task; only `search.learning_rate`, `step_rule`, `length` and its limits matter.
         seeds: Trainings per loss.
         seed: Seed from which the training seeds are derived.
         split: Split that is evaluated, `valid` or `test`.
@@ -180,16 +180,9 @@ def compare(
         evaluator, tell = prepare(request), say or (lambda text: None)
         note_changes(evaluator, found.settings, store, found.reader.count, tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
+            settings, record, every = request.configuration, Record(dispatcher, store), baselines == "all"
             rows = compare_with_baselines(
-                best,
-                request.task,
-                request.configuration,
-                seeds,
-                store,
-                Record(dispatcher, store),
-                every=baselines == "all",
-                ladder=found.ladder,
-                say=tell,
+                best, evaluator.task, settings, seeds, store, record, every=every, ladder=found.ladder, say=tell
             )
         judged_by = store.settings().comparison.seeds
         if judged_by > seeds:

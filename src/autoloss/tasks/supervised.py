@@ -219,8 +219,8 @@ class SupervisedTask(TrainerTask):
 
     def lengthen(self, factor: float) -> SupervisedTask:
         other, longer = copy.copy(self), Training(seed=0, length=factor)
-        # Epochs of a full schedule of its own were given with it.
-        kept = {"full": self.recipes["full"]} if self._full.recipe else {}
+        # Epochs that were given with the full schedule stay.
+        kept = {"full": self.recipes["full"]} if self._full.recipe and self._full.recipe.epochs else {}
         other.recipes = {name: recipe.follow(longer) for name, recipe in self.recipes.items()} | kept
         other._choices = [*self._choices[:-1], *other._describe_numbers()]
         return other
