@@ -215,11 +215,13 @@ def find_useful(relevance: Array, queries: Rows, column: str) -> NDArray[np.bool
 
 
 def find_relevant(relevance: Array, column: str) -> NDArray[np.bool_]:
-    """Return whether each row has more than the least relevance; check that train, valid and test can have both kinds."""
-    relevant = relevance > relevance.min()
+    """Return whether each row has more than the least relevance, or the median; check that each split can have both kinds."""
+    # Where hardly two rows share a relevance, any two can be compared.
+    bound = relevance.min() if (relevance == relevance.min()).sum() >= 3 else np.median(relevance)
+    relevant = relevance > bound
     if not 3 <= relevant.sum() <= len(relevant) - 3:
         raise RequestError(
-            f"{relevant.sum()} of {len(relevant)} rows have more than {relevance.min():g} in column {column!r}; "
+            f"{relevant.sum()} of {len(relevant)} rows have more than {bound:g} in column {column!r}; "
             "train, valid and test each need one that has and one that has not, or no two rows can be compared."
         )
     return relevant

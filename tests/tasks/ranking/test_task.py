@@ -159,3 +159,13 @@ def test_where_items_are_relevant_or_not_the_standard_loss_is_the_softmax(tmp_pa
     task = get(write(tmp_path / "table.csv", grade=np.arange(120) % (most + 1)))
     assert task.standard == {"main": standard}
     assert {"baseline/ranknet", "baseline/listnet", "baseline/pointwise"} <= {one.loss for one in baselines(task)}
+
+
+def test_a_target_that_hardly_two_rows_share_is_ranked_by_auc(tmp_path: Path):
+    task = get(write(tmp_path / "table.csv", grade=np.arange(120.0)), "auc", query=None, batch_size=24)
+    assert {name: len(split) for name, split in task._splits["proxy"][0].items()} == {
+        "train": 72,
+        "valid": 24,
+        "test": 24,
+    }
+    assert task.train(autoloss.bind(autoloss.Loss("-y * log(p)"), task.branches), Training(seed=0)).score is not None
