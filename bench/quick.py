@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parent.iterdir()) if path.is_dir()]
 
-from output import NOT_RUN, Figure
+from output import NOT_RUN, Figure, NoRowError
 
 BENCH = Path(__file__).resolve().parent
 PAGES = [BENCH.parent / "docs" / name for name in ("results.md", "measurements.md")]
@@ -116,6 +116,8 @@ def _cells(run: Run, page: str) -> Iterator[str]:
     for number, (label, figure) in enumerate(read_figures(run.name).items()):
         try:
             now = figure.format(run.result)
+        except NoRowError:
+            now = "not in the smaller sample"
         except KeyError as missing:
             now = f"FAILED: no {missing} in the result"
         yield _line("" if number else title, label, now, find_claim(run.name, figure, page))

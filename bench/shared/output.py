@@ -22,6 +22,10 @@ NOT_RUN = "not_run"
 """The key of the reason, in the result of a script that something is missing for."""
 
 
+class NoRowError(KeyError):
+    """A list of a result lacks the row of a figure, as that of a smaller sample may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One number of a script's result.
@@ -62,7 +66,7 @@ def _select(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> Map
     for row in rows:
         if wanted.items() <= {name: row.get(name) for name in wanted}.items():
             return row
-    raise KeyError(f"no row with {dict(wanted)}")
+    raise NoRowError(f"no row with {dict(wanted)}")
 
 
 def make_parser(doc: str | None, **sizes: int | float) -> argparse.ArgumentParser:
