@@ -75,7 +75,8 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
             further = _extend(climb, grid)
             climb.run(further, first)
             grid += further
-        constant, ranked = evaluator.measure_constant() if task.tunes_threshold else None, climb.ranked(grid)
+        ranked = climb.ranked(grid)
+        constant = evaluator.measure_constant() if task.tunes_threshold else None
         if constant is not None and ranked and climb.score(ranked[0]) <= constant:
             # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there.
             decided = [replace(one, tuned_threshold=True) for one in grid]

@@ -21,8 +21,8 @@ AHEAD = 2.0
 def choose_length(evaluator: Evaluator, seed: int, record: Record) -> tuple[float, list[tuple[int, float]]]:
     """Double the length until the standard loss learns, and further while that helps and no training is long.
 
-    It has learned something when it is ahead of untrained networks and of constant predictions. From there on, twice the length
-    has to be ahead by more than the noise of the examples, and to have at most `USUAL_STEPS` steps.
+    It has learned something when its score is neither that of an untrained network nor of a constant prediction (`Floor`). From
+    there on, twice the length has to be ahead by more than the noise of the examples, and to have at most `USUAL_STEPS` steps.
 
     Args:
         evaluator: Of a task that `chooses_length`.

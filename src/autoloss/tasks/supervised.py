@@ -152,11 +152,7 @@ class SupervisedTask(TrainerTask):
         self._given = recipe
         self.chooses_length = trainer is None and recipe.epochs is None
         read = describe_splits(proxy, branch.ignore_index if isinstance(branch, ActivatedBranch) else None)
-        self._choices = [
-            read,
-            *describe_folds(self._splits["proxy"], data),
-            *(self._describe_numbers() if trainer is None else ()),
-        ]
+        self._choices = [read, *describe_folds(self._splits["proxy"], data), *self._describe_numbers()]
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -227,7 +223,8 @@ class SupervisedTask(TrainerTask):
 
     def _describe_numbers(self) -> list[str]:
         train, chosen = self._splits["proxy"][0]["train"], self.recipes["proxy"]
-        return describe_numbers(train.adopt_batches(self._given), chosen, len(train), train.count_batches(chosen))
+        given, steps = train.adopt_batches(self._given), train.count_batches(chosen)
+        return [] if self._fit is not None else describe_numbers(given, chosen, len(train), steps)
 
     def measuring(self, names: Sequence[str]) -> SupervisedTask:
         other = copy.copy(self)
