@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from autoloss.settings import Configuration
-from autoloss.workers.injection import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
+from autoloss.workers.injection import FAULTS, HANGING, Fault, FaultyFunction
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.process_table import measure_memory
@@ -47,13 +47,13 @@ def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
     late, slowest = 0, 0.0
     with ProcessWorkers(FaultyFunction(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
         for trial in range(trials):
-            workers.submit(2 * trial, -trial, deadline_seconds=60)
+            workers.submit(2 * trial, (-trial, None), deadline_seconds=60)
             reused = isinstance(workers.wait(None)[0], Finished)
             (group,) = workers.groups
             with _moment_of_fault(kind, group) as moment:
                 fault = Fault(kind, late=False, memory_bytes=2 * LIMIT_BYTES)
                 limit = LIMIT_SECONDS if kind in HANGING else 60.0
-                workers.submit(2 * trial + 1, FaultyPayload(0, fault), deadline_seconds=limit)
+                workers.submit(2 * trial + 1, (0, fault), deadline_seconds=limit)
                 (lost,) = workers.wait(None)
                 while _lives(group):
                     time.sleep(0.01)

@@ -27,7 +27,6 @@ OVERUSE = 1.5
 """Memory that the fault `oom` takes, in multiples of the worker's limit."""
 HANG_SECONDS = 5.0
 """Deadline of an attempt with a fault that hangs; the job's own may be an hour."""
-STEP_BYTES = 64 << 20
 UNLIMITED_BYTES = 1 << 30
 """Memory that the fault `oom` takes if there is no limit: enough to be measured, too little to endanger the machine."""
 FOREVER_SECONDS = 10**6
@@ -49,46 +48,32 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultyPayload:
-    """A payload with the fault of its attempt."""
-
-    payload: Any
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True)
 class FaultyFunction:
-    """Runs jobs as `function` does, with the faults that `FaultyWorkers` adds to their payloads."""
+    """Runs jobs as `function` does, with the faults that `FaultyWorkers` puts beside their payloads."""
 
     function: JobFunction
 
-    def __call__(self, payload: Any) -> Any:
-        if not isinstance(payload, FaultyPayload):
-            return self.function(payload)
-        fault = payload.fault
-        if not fault.late:
+    def __call__(self, given: tuple[Any, Fault | None]) -> Any:
+        payload, fault = given
+        if fault is not None and not fault.late:
             FAULTS[fault.kind](fault)
         # A stopped process may be continued: the job is still to be done.
-        value = self.function(payload.payload)
-        if fault.late:
+        value = self.function(payload)
+        if fault is not None and fault.late:
             FAULTS[fault.kind](fault)
         return value
 
 
 def _hang(fault: Fault) -> None:
-    end = time.monotonic() + FOREVER_SECONDS
-    while time.monotonic() < end:
+    while True:
         pass
 
 
 def _grow(fault: Fault) -> None:
-    taken: list[bytearray] = []
-    while len(taken) * STEP_BYTES < fault.memory_bytes:
-        # Bytes other than 0, so that the kernel has to find a page for each.
-        taken.append(bytearray(b"x") * STEP_BYTES)
-    # Memory is measured about five times a second.
+    # Bytes other than 0, so that the kernel has to find a page for each. Memory is measured about five times a second.
+    taken = bytearray(b"x") * fault.memory_bytes
     time.sleep(1.0)
-    raise MemoryError(f"injected, at {fault.memory_bytes} bytes")
+    raise MemoryError(f"injected, at {len(taken)} bytes")
 
 
 def _fail(fault: Fault) -> None:
@@ -219,7 +204,7 @@ class FaultyWorkers(Workers):
         self._key = key
         self._memory_limit_bytes = memory_limit_bytes
         self._attempts: Counter[int] = Counter()
-        self._faulty: set[int] = set()
+        self._faults: dict[int, Fault | None] = {}
         self.injected: Counter[str] = Counter()
         self.repeated = 0
 
@@ -229,21 +214,18 @@ class FaultyWorkers(Workers):
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         fault = self._injection.draw_fault(self._key(payload), self._attempts[job], self._memory_limit_bytes)
-        if fault is None:
-            self._workers.submit(job, payload, deadline_seconds=deadline_seconds)
-        else:
-            limit = min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
-            self._workers.submit(job, FaultyPayload(payload, fault), deadline_seconds=limit)
-            self._faulty.add(job)
-            self.injected[fault.kind] += 1
         self._attempts[job] += 1
+        self._faults[job] = fault
+        if fault is not None:
+            self.injected[fault.kind] += 1
+            deadline_seconds = min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
+        self._workers.submit(job, (payload, fault), deadline_seconds=deadline_seconds)
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
         return [self._mark(outcome) for outcome in self._workers.wait(timeout_seconds)]
 
     def cancel(self, job: int) -> None:
         self._workers.cancel(job)
-        self._faulty.discard(job)
 
     def close(self) -> None:
         self._workers.close()
@@ -262,9 +244,7 @@ class FaultyWorkers(Workers):
         )
 
     def _mark(self, outcome: JobOutcome) -> JobOutcome:
-        is_faulty = outcome.job in self._faulty
-        self._faulty.discard(outcome.job)
-        if not (is_faulty and isinstance(outcome, Lost)):
+        if self._faults.pop(outcome.job) is None or not isinstance(outcome, Lost):
             return outcome
         self.repeated += 1
         return replace(outcome, cause="injected")
