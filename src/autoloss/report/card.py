@@ -17,11 +17,11 @@ import torch
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import Term
 from autoloss.numbers import figure
-from autoloss.report.page.shapes import Shape, draw_kind, name_reference, probe_gradients
+from autoloss.report.page.shapes import Shape, draw_kind, probe_gradients
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import BranchLoss, Sample
 from autoloss.space.expression import Expression
-from autoloss.space.form import KINDS, Kind
+from autoloss.space.form import KINDS, STANDARD, Kind
 from autoloss.space.item_weights import differentiate
 from autoloss.space.loss import bind
 from autoloss.space.options import Activation, Encoding, Kernel
@@ -114,7 +114,7 @@ def make_card(name: str) -> Card:
 
 def _get_standard(entry: Entry) -> Entry:
     """Return the loss that others of that kind are drawn beside."""
-    return get_entry(name_reference(_KINDS.get(entry.activation, "classes")))
+    return get_entry(STANDARD[_KINDS.get(entry.activation, "classes")])
 
 
 def write_code(entry: Entry) -> str:

@@ -15,6 +15,15 @@ from autoloss.space.options import Activation, AreaUnit, Divisor, Encoding, Pair
 
 Kind = Literal["classes", "labels", "values", "areas", "pairs", "differences"]
 KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
+STANDARD: Mapping[Kind, str] = {
+    "classes": "baseline/ce",
+    "labels": "baseline/bce",
+    "values": "baseline/mse",
+    "areas": "baseline/iou",
+    "pairs": "baseline/ranknet",
+    "differences": "shelf/difference_logistic",
+}
+"""Kind → the zoo's name of the loss in common use."""
 Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
 LARGEST_LIMIT = 2**22
 """Most pairs of a batch that may be asked for: their indices take 64 MB."""

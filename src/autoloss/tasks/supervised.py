@@ -17,6 +17,7 @@ from autoloss.errors import RequestError
 from autoloss.options import check_arguments
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
 from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.space.form import KINDS, STANDARD
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
 from autoloss.space.options import Activation
@@ -54,8 +55,6 @@ from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, FitElsewhere, Trainer, fit_elsewhere, select_examples
 from autoloss.training.training import THRESHOLD, Diverged, Training
 
-STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
-"""Activation → the zoo's name of the loss in common use."""
 LEAST_IMAGES, LEAST_ROWS = 64, 512
 """Least number of examples on which a short training is evaluated."""
 
@@ -160,7 +159,7 @@ class SupervisedTask(TrainerTask):
             check_finite(split)
         self.obstacle = find_obstacle(proxy["train"])
         if isinstance(branch, ActivatedBranch):
-            standard = standard or STANDARD[branch.activation]
+            standard = standard or STANDARD[KINDS[branch.activation]]
         self.standard = {} if standard is None else {MAIN: standard}
         self._shape = probe_splits(network, proxy, branch, self.recipes["proxy"])
         self._has_space = self._shape[2:].numel() > 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from autoloss.report.page.charts import Chart, Layer, Point, axis, line
 from autoloss.report.shares import list_factors
 from autoloss.space.expression import Expression
-from autoloss.space.form import Kind
+from autoloss.space.form import STANDARD, Kind
 from autoloss.space.loss_text import MAIN
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.zoo import ENTRIES
@@ -36,7 +36,6 @@ class Probe:
     """Probe of one kind of branch.
 
     Args:
-        known: Zoo name of the reference if the task's standard loss has no formula.
         label: Label of the axis.
         setting: Description of the probe, for readers.
         low: Lowest value on the axis.
@@ -45,7 +44,6 @@ class Probe:
         sides: (name of a chart's side, channel of the probe) pairs.
     """
 
-    known: str
     label: str
     setting: str
     low: float = EDGE
@@ -55,18 +53,16 @@ class Probe:
 
 
 _RISING = "Where the value falls, training increases p."
-CLASSES = Probe("baseline/ce", "p, the predicted probability", f"One position, two classes. {_RISING}")
-LABELS = Probe("baseline/bce", "p, the predicted probability", f"One position, two labels. {_RISING}")
-VALUES = Probe("baseline/mse", "p, the predicted value", f"Two values, with targets 1 and 0. {_RISING}", -1.0, 2.0)
+CLASSES = Probe("p, the predicted probability", f"One position, two classes. {_RISING}")
+LABELS = Probe("p, the predicted probability", f"One position, two labels. {_RISING}")
+VALUES = Probe("p, the predicted value", f"Two values, with targets 1 and 0. {_RISING}", -1.0, 2.0)
 AREAS = Probe(
-    "baseline/iou",
     "shift of one square from the other, in sides",
     "Two squares of one size, shifted along a side. Where the value rises, training moves them together.",
     leaves=frozenset("iue"),
     sides=(("two squares", 0),),
 )
 PAIRS = Probe(
-    "baseline/ranknet",
     "difference of the scores of a pair",
     "One pair of items with the weight 1. Where the value falls, training raises the score of the item that should come first.",
     -4.0,
@@ -74,14 +70,13 @@ PAIRS = Probe(
     frozenset("ypw"),
     (("one pair", 0),),
 )
-DIFFERENCES = replace(PAIRS, known="shelf/difference_logistic")
-_PROBES: Mapping[Kind | None, Probe] = {
+_PROBES: Mapping[Kind, Probe] = {
     "classes": CLASSES,
     "labels": LABELS,
     "values": VALUES,
     "areas": AREAS,
     "pairs": PAIRS,
-    "differences": DIFFERENCES,
+    "differences": PAIRS,
 }
 Drawn = tuple[list[Point], list[Point]]
 """Points of the value and of the gradient."""
@@ -111,11 +106,11 @@ def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, stan
         label: Name of the loss in the legend.
         standard: Formula or zoo name of the task's standard loss, which is drawn as the reference.
     """
-    probe = _PROBES.get(kind)
-    if probe is None:
+    if kind is None:
         return None
-    known, known_name = _find_reference(standard, probe)
-    ours, theirs = _probe_tree(tree, probe), _probe_tree(known, probe)
+    probe = _PROBES[kind]
+    known, known_name = _find_reference(standard, kind)
+    ours, theirs = _probe_tree(tree, kind), _probe_tree(known, kind)
     charts, notes = [], []
     for side, mine in ours.items():
         if not any(value for points in (*mine, *theirs[side]) for _, value in points):
@@ -132,37 +127,32 @@ def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, stan
     return Shape(branch, tuple(charts), probe.setting, tuple(notes))
 
 
-def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
+def _find_reference(standard: str, kind: Kind) -> tuple[Expression, str]:
     """Return the reference loss and its name."""
     entry = ENTRIES.get(standard)
     # The zoo's losses of pairs are those of a probability.
-    formula = entry.formula if entry and probe is not DIFFERENCES else "" if entry else standard
+    formula = entry.formula if entry and kind != "differences" else "" if entry else standard
     try:
         # A hand-written loss has no formula, and one with a user's own operators cannot be parsed here.
         if formula:
-            return parse(formula, probe.leaves), (entry.title or entry.name) if entry else "standard loss"
+            return parse(formula, _PROBES[kind].leaves), (entry.title or entry.name) if entry else "standard loss"
     except FormulaError:
         pass
-    usual = ENTRIES[probe.known]
+    usual = ENTRIES[STANDARD[kind]]
     return parse(usual.formula), usual.title or usual.name
-
-
-def name_reference(kind: Kind) -> str:
-    """Return the zoo name of the usual loss of a kind."""
-    return _PROBES[kind].known
 
 
 def trace_tree(tree: Expression, kind: Kind) -> tuple[str, Mapping[str, Drawn]]:
     """Return the label of the axis, and side → value and gradient along it."""
-    probe = _PROBES[kind]
-    return probe.label, _probe_tree(tree, probe)
+    return _PROBES[kind].label, _probe_tree(tree, kind)
 
 
-def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
+def _probe_tree(tree: Expression, kind: Kind) -> Mapping[str, Drawn]:
     """Return side → value and gradient along the axis."""
+    probe = _PROBES[kind]
     found: dict[str, Drawn] = {side: ([], []) for side, _ in probe.sides}
     for place in torch.linspace(probe.low, probe.high, PROBES, dtype=torch.float64):
-        tensors = _differentiate(tree, probe, place)
+        tensors = _differentiate(tree, kind, place)
         for side, channel in probe.sides:
             x, value, gradient = (float(one.detach().flatten()[channel]) for one in tensors)
             found[side][0].append((x, value))
@@ -187,20 +177,18 @@ STATES: Mapping[Kind, Mapping[str, float]] = {
 def probe_gradients(tree: Expression, kind: Kind) -> dict[str, float]:
     """Return state of an example → size of the gradient there; empty for classes and labels."""
     places = {state: torch.tensor(place, dtype=torch.float64) for state, place in STATES.get(kind, {}).items()}
-    return {
-        state: abs(float(_differentiate(tree, _PROBES[kind], place)[2].flatten()[0])) for state, place in places.items()
-    }
+    return {state: abs(float(_differentiate(tree, kind, place)[2].flatten()[0])) for state, place in places.items()}
 
 
-def _differentiate(tree: Expression, probe: Probe, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _differentiate(tree: Expression, kind: Kind, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what the loss is differentiated by, its value, and the gradient; all (1, C, 1, 1)."""
-    is_single = len(probe.sides) == 1
+    is_single = len(_PROBES[kind].sides) == 1
     at = torch.stack([place] if is_single else [place, 1 - place]).reshape(1, -1, 1, 1).requires_grad_()
     one = torch.ones_like(at.detach())
-    if probe is AREAS:
+    if kind == "areas":
         leaves = {"i": 1 - at, "u": 1 + at, "e": 1 + at}
     elif is_single:
-        leaves = {"p": at.sigmoid() if probe is PAIRS else at, "y": one, "w": one}
+        leaves = {"p": at.sigmoid() if kind == "pairs" else at, "y": one, "w": one}
     else:
         leaves = {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
     output = tree.evaluate(leaves)
