@@ -18,7 +18,7 @@ import pytest
 
 import autoloss
 from autoloss.store import store as stores
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
 from tests.run.quick import SETTINGS, QuickTask
@@ -268,7 +268,7 @@ def test_a_directory_with_a_run_is_refused_with_the_resume_command(directory, ca
 
 
 def test_another_drivers_run_exits_3_and_names_the_owner(directory, capsys):
-    owner = Ownership(directory)
+    owner = lock_run(directory)
     try:
         assert run("resume", directory) == 3
     finally:

@@ -48,7 +48,7 @@ from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, StepRule
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from digits import FEW
 from output import Figure, emit, parse_arguments
@@ -192,20 +192,17 @@ def _measure(
 ) -> dict[str, list[tuple[str, Row]]]:
     """Train what is recommended, what was found and the baselines in each column; return column → (role, row)."""
     folder.mkdir(parents=True, exist_ok=True)
-    owner, configuration = Ownership(folder), Configuration()
-    try:
-        with (
-            Store(folder, write=True) as store,
-            start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as dispatcher,
-        ):
-            record = Told(dispatcher, store, task.name)
-            return {
-                column: _measure_column(task, search, column, record, arguments.test_seeds)
-                for column in COLUMNS
-                if column in task.step_rules
-            }
-    finally:
-        owner.close()
+    with (
+        lock_run(folder),
+        Store(folder, write=True) as store,
+        start_workers(Evaluator(task, {}, Configuration()), Machines(workers=arguments.workers)) as dispatcher,
+    ):
+        record = Told(dispatcher, store, task.name)
+        return {
+            column: _measure_column(task, search, column, record, arguments.test_seeds)
+            for column in COLUMNS
+            if column in task.step_rules
+        }
 
 
 def _measure_column(

@@ -60,7 +60,7 @@ BEFORE: Mapping[str, str] = {
 }
 """Point → the function that it is before each call of."""
 AFTER: Mapping[str, str] = {
-    "owned": "autoloss.store.lock:Ownership.__init__",
+    "owned": "autoloss.run.search:lock_run",
     "samples-named": "autoloss.store.samples:commit_file",
     "restored": "autoloss.proposing.history:History.restore",
     "training-queued": "autoloss.evaluation.dispatch:Dispatcher.submit",

@@ -25,7 +25,7 @@ from autoloss.report.retrained import retraining_table, to_csv, to_markdown, wri
 from autoloss.run import retraining
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import Store, StoreError
 from autoloss.tasks.data import Data
@@ -277,7 +277,7 @@ def test_a_damaged_training_is_named(run, done, tmp_path):
 
 
 def test_a_folder_has_one_owner(run, done):
-    owner = Ownership(done.directory)
+    owner = lock_run(done.directory)
     try:
         with pytest.raises(OwnedError, match="is driven by process"):
             retrain(run, task=small_task(), out=done.directory, training_seeds=2, against=["ce"])

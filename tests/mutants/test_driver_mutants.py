@@ -144,8 +144,8 @@ MUTANTS = {
         "samples are written by",
     ),
     "lock ignored": Mutant(
-        "autoloss.store.lock:Ownership.__init__",
-        {"fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
+        "autoloss.store.lock:lock_run",
+        {"fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
         races_of_the_impatient,
     ),
     "owner not named": Mutant(
@@ -234,7 +234,7 @@ MUTANTS = {
         "nobody",
     ),
     "a folder that is locked": Mutant(
-        "autoloss.store.lock:Ownership.__init__",
+        "autoloss.store.lock:lock_run",
         {"raise RequestError(": "raise OSError("},
         folders("made read-only"),
         "ended with 1",

@@ -27,7 +27,7 @@ from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
 from autoloss.run.results import Search, open_run
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison, StartVerdict
 from autoloss.store.store import Store
@@ -305,7 +305,7 @@ def test_a_stopped_run_is_resumed_before_it_is_compared(tmp_path):
 
 def test_the_process_that_drove_a_run_says_what_is_next_although_it_still_owns_the_run(tmp_path):
     directory = searched(tmp_path / "run", evaluations=3)
-    owner = Ownership(directory)
+    owner = lock_run(directory)
     try:
         assert not summarize(open_run(directory)).verdict.steps
         driver = Search(Reader(directory), "the budget is spent", branches={})

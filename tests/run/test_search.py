@@ -38,7 +38,7 @@ from autoloss.run.results import NeverTrained, Search, open_run, training_comman
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from autoloss.training.training import Scored, Training
 
@@ -368,7 +368,7 @@ def test_a_task_object_is_asked_for_on_resume(run_directory):
 
 
 def test_a_second_driver_is_refused_and_told_the_owner(run_directory):
-    owner = Ownership(run_directory)
+    owner = lock_run(run_directory)
     try:
         with pytest.raises(OwnedError, match=f"is driven by process {os.getpid()} on "):
             autoloss.resume(run_directory, QuickTask(), workers=0)

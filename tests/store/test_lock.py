@@ -10,18 +10,18 @@ import threading
 import pytest
 
 from autoloss.errors import OwnedError, RequestError
-from autoloss.store.lock import FILE, Ownership, refuse_owned
+from autoloss.store.lock import FILE, lock_run, refuse_owned
 
 NOBODY = 2**22 + 1
 """Beyond what Linux numbers processes with."""
 
 
 def test_an_owner_is_named_and_gone_when_it_closes(tmp_path):
-    owner = Ownership(tmp_path)
+    owner = lock_run(tmp_path)
     with pytest.raises(OwnedError, match=rf"driven by process {os.getpid()} on {socket.gethostname()}\. Wait for it"):
-        Ownership(tmp_path)
+        lock_run(tmp_path)
     owner.close()
-    Ownership(tmp_path).close()
+    lock_run(tmp_path).close()
 
 
 def test_the_owner_before_is_not_taken_for_the_new_one(tmp_path):
@@ -33,7 +33,7 @@ def test_the_owner_before_is_not_taken_for_the_new_one(tmp_path):
         signing = threading.Timer(0.1, path.write_text, [f"process {os.getppid()} on {socket.gethostname()}\n"])
         signing.start()
         with pytest.raises(OwnedError, match=f"driven by process {os.getppid()} on"):
-            Ownership(tmp_path)
+            lock_run(tmp_path)
         signing.join()
 
 
@@ -43,16 +43,16 @@ def test_an_owner_on_another_host_is_believed(tmp_path):
     with path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OwnedError, match=f"driven by process {NOBODY} on elsewhere"):
-            Ownership(tmp_path)
+            lock_run(tmp_path)
 
 
 def test_looking_early_leaves_nothing_behind(tmp_path):
     refuse_owned(tmp_path)
     refuse_owned(tmp_path / "none")
     assert not list(tmp_path.iterdir())
-    Ownership(tmp_path).close()
+    lock_run(tmp_path).close()
     refuse_owned(tmp_path)
-    owner = Ownership(tmp_path)
+    owner = lock_run(tmp_path)
     with pytest.raises(OwnedError):
         refuse_owned(tmp_path)
     owner.close()
@@ -61,4 +61,4 @@ def test_looking_early_leaves_nothing_behind(tmp_path):
 def test_a_folder_that_cannot_be_written_is_a_wrong_request(tmp_path):
     (tmp_path / FILE).mkdir()
     with pytest.raises(RequestError, match=r"owner.lock cannot be written: Is a directory"):
-        Ownership(tmp_path)
+        lock_run(tmp_path)

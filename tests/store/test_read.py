@@ -13,7 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.run.results import open_run
 from autoloss.store.database import CHECKSUM, insert
 from autoloss.store.lock import FILE as LOCK
-from autoloss.store.lock import Ownership, owner_lives
+from autoloss.store.lock import lock_run, owner_lives
 from autoloss.store.read import Reader, read_once
 from autoloss.store.store import FILE, Store, StoreError
 from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
@@ -203,7 +203,7 @@ def test_there_has_to_be_a_run_that_began(tmp_path):
 
 def test_whether_the_owner_lives_is_read_without_touching_its_lock(tmp_path):
     assert owner_lives(tmp_path) is False
-    owner = Ownership(tmp_path)
+    owner = lock_run(tmp_path)
     assert owner_lives(tmp_path) is True
     owner.close()
     (tmp_path / LOCK).write_text(f"process {2**22 + os.getpid()} on {socket.gethostname()}\n")

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.recipes import Published
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
@@ -218,7 +218,7 @@ def _open(directory: Path) -> Iterator[Store | None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"{directory} cannot be made: {error.strerror}. Give another directory.") from None
-    with closing(Ownership(directory)), Store(directory, write=True, file=FILE) as store:
+    with lock_run(directory), Store(directory, write=True, file=FILE) as store:
         yield store
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from autoloss.comparison.entrant import Entrant
@@ -17,7 +16,7 @@ from autoloss.run.request import prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 
@@ -70,7 +69,7 @@ def explain(
         raise RequestError(f"seeds is {seeds}; expected at least 2 to find a cause.", argument="seeds")
     path = Path(directory)
     Store(path).close()
-    with closing(Ownership(path)), Store(path, write=True) as store:
+    with lock_run(path), Store(path, write=True) as store:
         found = open_run(path)
         chosen = found.choose(number)
         request = restore_request(found.settings, path, task, operators, trust)

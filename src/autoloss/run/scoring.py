@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import say_loss
@@ -168,7 +167,7 @@ def compare(
         raise unknown("choice of baselines", baselines, BASELINES)
     path = Path(directory)
     Store(path).close()
-    with closing(Ownership(path)), Store(path, write=True) as store:
+    with lock_run(path), Store(path, write=True) as store:
         found = open_run(path)
         ranked = found.best_first(max(top, found.configuration.final.confirm))
         best = choose_compared([found.enter(loss.id, loss.formula) for loss in ranked], top)

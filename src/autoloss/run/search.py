@@ -34,7 +34,7 @@ from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import store as stores
 from autoloss.store.database import resume_command, warn
-from autoloss.store.lock import Ownership
+from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -287,17 +287,15 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
 @contextmanager
 def _own_run(directory: Path) -> Iterator[None]:
     """Keep other processes from driving a run; an interrupt gets a note on how to go on."""
-    owner = Ownership(directory)
-    try:
-        yield
-    except KeyboardInterrupt as interruption:
-        if stores.exists(directory):
-            interruption.add_note(f"Everything finished is saved. Go on with: {resume_command(directory)}")
-        else:
-            interruption.add_note(NOTHING_TRAINED)
-        raise
-    finally:
-        owner.close()
+    with lock_run(directory):
+        try:
+            yield
+        except KeyboardInterrupt as interruption:
+            if stores.exists(directory):
+                interruption.add_note(f"Everything finished is saved. Go on with: {resume_command(directory)}")
+            else:
+                interruption.add_note(NOTHING_TRAINED)
+            raise
 
 
 def _choose_machines(workers: int | Machines, ray: str | None) -> Machines:

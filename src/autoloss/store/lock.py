@@ -20,37 +20,34 @@ NAME_SECONDS = 1.0
 """Seconds that a new owner may take to write its name."""
 
 
-class Ownership:
-    """Held by the process that drives a run, until `close`; the operating system releases it however the process ends.
+def lock_run(directory: Path) -> IO[str]:
+    """Make this process the one that drives a run, until the returned file is closed.
+
+    The operating system releases the run however the process ends.
 
     Raises:
         OwnedError: Another process drives the run.
         RequestError: The folder cannot be written.
         RunError: There is no room for the owner's name.
     """
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / FILE
-        try:
-            self._file = path.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise RequestError(f"{path} cannot be written: {error.strerror}. Use another folder.") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = _owner(self._file)
-            self._file.close()
-            raise OwnedError(f"{directory} is driven by {owner}. Wait for it to end, or stop it first.") from None
-        try:
-            self._file.truncate(0)
-            os.write(self._file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        except OSError as error:
-            self._file.close()
-            raise RunError(f"{path} cannot be written: {error.strerror}. Free disk space and try again.") from None
-
-    def close(self) -> None:
-        """Release the run."""
-        self._file.close()
+    path = directory / FILE
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror}. Use another folder.") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = _owner(file)
+        file.close()
+        raise OwnedError(f"{directory} is driven by {owner}. Wait for it to end, or stop it first.") from None
+    try:
+        file.truncate(0)
+        os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    except OSError as error:
+        file.close()
+        raise RunError(f"{path} cannot be written: {error.strerror}. Free disk space and try again.") from None
+    return file
 
 
 def refuse_owned(directory: Path) -> None:
@@ -60,7 +57,7 @@ def refuse_owned(directory: Path) -> None:
         OwnedError: Another process drives the run.
     """
     if (directory / FILE).exists():
-        Ownership(directory).close()
+        lock_run(directory).close()
 
 
 def owner_lives(directory: Path) -> bool | None:
