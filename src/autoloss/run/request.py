@@ -128,25 +128,11 @@ def make_request(
     'tabular'
     """
     configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
-    name, digest = _choose_prior(configuration, prior, proposer)
-    named = name_proposer(configuration.search.proposer, proposer, archive)
-    configuration = configuration.changed(
-        {"search.proposer": named, "search.prior": name, "search.prior_digest": digest}
-    )
-    check_proposer(configuration, proposer, archive)
+    configuration = _name_proposer(configuration, prior, proposer, archive)
     reference = refer_to_task(task, metric, options, frozen)
     own = [*configuration.space.operators, *operators]
     table, loaded = operator_table(own), load_task(reference, task)
-    _check_names(loaded)
-    if configuration.search.length != 1 and not loaded.chooses_length:
-        raise RequestError(
-            f"search.length is {configuration.search.length:g}, and the task {loaded.name} did not choose its epochs by itself. "
-            "Leave it at 1, and change the number of epochs where they are given.",
-            argument="settings",
-        )
-    for name in also:
-        if loaded.also is not None and name not in loaded.also:
-            raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
+    _check_task(loaded, configuration, also)
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     known = name_losses(configuration.evolution.start)
@@ -170,8 +156,10 @@ def make_request(
     )
 
 
-def _choose_prior(configuration: Configuration, prior: str | Path | None, proposer: Proposer | None) -> tuple[str, str]:
-    """Return the prior of a run and its digest; a proposer that does not ask for a prior has none."""
+def _name_proposer(
+    configuration: Configuration, prior: str | Path | None, proposer: Proposer | None, archive: Archive | None
+) -> Configuration:
+    """Return the settings with the names of the run's proposer and prior; a proposer that does not ask for a prior has none."""
     used = proposer is None and configuration.search.proposer == "guided"
     if prior is not None and str(prior) != UNINFORMED and not used:
         raise RequestError(
@@ -180,7 +168,12 @@ def _choose_prior(configuration: Configuration, prior: str | Path | None, propos
         )
     name = str(prior or configuration.search.prior) if used else UNINFORMED
     name = name if name in (SHIPPED_PRIOR, UNINFORMED) else str(Path(name).resolve())
-    return name, read_prior(name)[1]
+    named = name_proposer(configuration.search.proposer, proposer, archive)
+    configuration = configuration.changed(
+        {"search.proposer": named, "search.prior": name, "search.prior_digest": read_prior(name)[1]}
+    )
+    check_proposer(configuration, proposer, archive)
+    return configuration
 
 
 def restore_request(
@@ -224,14 +217,23 @@ def restore_request(
     )
 
 
-def _check_names(task: Task) -> None:
-    """Refuse names that no table could show."""
+def _check_task(task: Task, configuration: Configuration, also: Sequence[str]) -> None:
+    """Refuse names that no table could show, a length that the task does not follow, and metrics that it does not measure."""
     for what, name in [("name of the task", task.name), *(("name of a branch", name) for name in task.branches)]:
         if not isinstance(name, str) or name != keep_text(name, NAME_CHARACTERS):
             raise RequestError(
                 f"The {what} is {keep_text(repr(name), 60)}, a {type(name).__name__} of {len(str(name))} characters; expected a "
                 f"text of at most {NAME_CHARACTERS}. Give it a shorter one."
             )
+    if configuration.search.length != 1 and not task.chooses_length:
+        raise RequestError(
+            f"search.length is {configuration.search.length:g}, and the task {task.name} did not choose its epochs by itself. "
+            "Leave it at 1, and change the number of epochs where they are given.",
+            argument="settings",
+        )
+    for name in also:
+        if task.also is not None and name not in task.also:
+            raise unknown(f"further metric of the task {task.name}", name, task.also)
 
 
 def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = None) -> dict[str, BranchForm]:
