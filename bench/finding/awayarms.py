@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -15,8 +16,11 @@ from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.entrant import Entrant, Measurements, training_seeds
 from autoloss.comparison.record import LEARNING_RATES
 from autoloss.errors import RunError
+from autoloss.proposing.mutation import WEIGHTS, refine
 from autoloss.run.results import find_learning_rate
+from autoloss.space.expression import Alphabet, build
 from autoloss.space.loss import MAIN
+from autoloss.space.numerals import weigh
 from awayaudit import AUDIT_SEEDS, Auditor, Trainer, describe_entrant, make_entrant, rank_means, write_audit
 from awaytasks import BY_NAME
 
@@ -30,7 +34,10 @@ CLOSE = 4
 """Losses of the shelf, the best on the first of these seeds, that are trained with the others and judged."""
 LADDER_SHARE = 0.4
 """Share of the budget that the arm `ladder + shelf` spends on the ladder."""
+NEIGHBOURS = 36
+"""Refinements of the best known loss, and at most as many sums with others, that the arm `ladder + shelf, refined` tries."""
 GATE, STANDARD, LADDER, RACED, BEST_FOUND = "gate", "standard", "ladder", "ladder + shelf", "best found"
+REFINED = f"{RACED}, refined"
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "no ladder": {"ladder.share": 0.0},
@@ -41,7 +48,7 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "random": {"search.proposer": "random", "ladder.share": 0.0, "evolution.start": ()},
 }
 """Arm → what it changes of the settings of a search: nothing, or one part left out."""
-ARMS = (STANDARD, LADDER, RACED, *SEARCHES)
+ARMS = (STANDARD, LADDER, RACED, REFINED, *SEARCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,8 @@ def _run_arm(work: Work) -> list[dict[str, Any]]:
         found = {LADDER: None if best is None else best.entrant}
     elif work.arm == RACED:
         found = {RACED: race_shelf(task, work.seed, work.budget)}
+    elif work.arm == REFINED:
+        found = {REFINED: refine_winner(task, work.seed, race_shelf(task, work.seed, work.budget))}
     else:
         try:
             found = _search(task, work)
@@ -164,6 +173,23 @@ def race_shelf(task: autoloss.SupervisedTask, seed: int, budget: float) -> Entra
     ranked = _rank(valid, list_shelf(task, leader), seeds[:1], 0.25)
     whole = _rank(valid, take_best_rates(ranked)[:4], seeds[:1])[:2]
     return (_rank(valid, [leader, *whole], seeds) or [leader])[0]
+
+
+def refine_winner(task: autoloss.SupervisedTask, seed: int, winner: Entrant) -> Entrant:
+    """Race a known loss with those that are one number or one summand away from it: what is left for small steps.
+
+    All of them once, the best eight on three seeds, the best three and the known loss on eight.
+    """
+    tree, alphabet = zoo.get(winner.loss)[MAIN], Alphabet(task.branches[MAIN].leaves_and_roles)
+    rng = Random(seed)
+    refined = dict.fromkeys(refine(tree, alphabet, rng) for _ in range(10 * NEIGHBOURS))
+    others = dict.fromkeys(zoo.get(one.loss)[MAIN] for one in list_shelf(task, winner))
+    sums = [build("add", tree, weigh(other, weight)) for other in others if other != tree for weight in WEIGHTS]
+    near = [tree for part in (list(refined), sums) for tree in rng.sample(part, min(NEIGHBOURS, len(part)))]
+    valid, seeds = Trainer(task, "valid"), training_seeds(seed, "away: refine", 8)
+    once = _rank(valid, [replace(winner, label=str(one), loss=str(one)) for one in near], seeds[:1])
+    thrice = _rank(valid, once[:8], seeds[:3])
+    return _rank(valid, [winner, *thrice[:3]], seeds)[0]
 
 
 def _search(task: autoloss.SupervisedTask, work: Work) -> dict[str, Entrant | None]:

@@ -52,6 +52,13 @@ def test_a_known_loss_that_is_better_stands_before_the_standard_one_and_the_one_
     assert (found.origin, found.loss) == ("shelf", "shelf text")
 
 
+def test_the_standard_loss_is_called_so_where_the_search_had_it_as_a_candidate():
+    candidate = Entrant("#3 cross entropy", "neg(mul(y, log(p)))", known=True, step_rule="one_norm", learning_rate=0.3)
+    found = recommend([row(GIVEN, 0.7), row(TUNED, 0.8), Row(candidate, noisy(0.9, 1))], 7, LADDER, "baseline/ce")
+    assert found is not None
+    assert (found.origin, found.learning_rate) == ("standard", 0.3)
+
+
 def test_the_reason_tells_the_recommended_way_of_a_loss_from_the_recipe_as_given():
     found = recommend([row(GIVEN, 0.7), row(TUNED, 0.8)], None, LADDER, "baseline/ce")
     assert found is not None

@@ -201,10 +201,19 @@ def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_pat
     printed = concluded(judged(tmp_path, *LOST, learning_rate=3.0), capsys)
     assert "\nNo: #1 does not beat the best baseline; it is significantly worse.\n" in printed
     assert "Use baseline/ce (lr × 3): on the test split it has 0.7100 ± 0.0248." in printed
-    assert "A longer search may find a better loss: autoloss resume " in printed
+    # Another rate was better: that is the next thing to try, not a longer search.
+    assert "A longer search may find a better loss" not in printed
     assert re.search(r"Export the best loss found, #1: autoloss export \S+ 1 --out my_loss.py", printed)
     assert "inner" not in printed
     assert "Export it" not in printed
+
+
+def test_a_search_that_lost_to_the_standard_loss_as_given_is_told_to_search_longer(tmp_path, capsys, monkeypatch):
+    directory = judged(tmp_path, *LOST)
+    assert "A longer search may find a better loss: autoloss resume " in concluded(directory, capsys)
+    advice = Recommendation("baseline/dice", 1.0, "shelf", "Nothing is better.")
+    monkeypatch.setattr(Search, "recommendation", advice)
+    assert "A longer search may find a better loss" not in concluded(directory, capsys)
 
 
 def test_no_other_way_of_training_than_the_recommended_one_is_advised(

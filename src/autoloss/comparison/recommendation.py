@@ -12,6 +12,7 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate, combine
 from autoloss.numbers import figure, signed
 from autoloss.training.training import THRESHOLD
+from autoloss.zoo.entries import say_loss
 
 Origin = Literal["found", "shelf", "standard"]
 ORIGINS: Mapping[Origin, str] = {"found": "newly found", "shelf": "a known loss", "standard": "the standard loss"}
@@ -92,7 +93,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     leads = [(row, *weigh_lead(best, row)) for row in known if row is first or weigh_lead(row, first)[0] > 0]
     near = [row for row, lead, error in leads if row is best or lead <= min(error, widest)]
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
-    origin: Origin = "standard" if chosen in own else "shelf"
+    # A search has the standard loss as a candidate, too, under a number.
+    is_standard = chosen in own or chosen.entrant.name.partition(" ")[2] == say_loss(standard)
+    origin: Origin = "standard" if is_standard else "shelf"
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
     # The strongest of the others, as the verdict names it, not what the choice began with.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]

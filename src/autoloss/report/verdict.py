@@ -235,6 +235,14 @@ def _is_recommended(search: Search, entrant: Entrant) -> bool:
     return not advice or mine == (advice.loss, advice.learning_rate, recipe["step_rule"], recipe["tuned_threshold"])
 
 
+def _knows_better(search: Search, rival: Row | None) -> bool:
+    """Return True if a known loss or another recipe is better than the standard loss as given: then that is the next step."""
+    advice, ladder = search.recommendation, search.ladder
+    tuned = ladder is not None and ladder.best is not ladder.given
+    is_other = rival is not None and any(rival.entrant.list_changes())
+    return tuned or is_other or (advice is not None and advice.origin != "standard")
+
+
 def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
     """Return the recommended loss and the commands that continue the work."""
     judgement = search.judgement
@@ -257,7 +265,7 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         longer = search.ladder and search.ladder.longer
         if longer:
             steps.append(Step(f"Train longer: {longer.entrant.label} has {longer.write_score()} on the valid split"))
-        elif not (search.ladder and search.ladder.best is not search.ladder.given) and judgement.can_seeds_tell:
+        elif judgement.can_seeds_tell and not _knows_better(search, rival):
             more = ("--evaluations", f"+{search.configuration.evaluations}")
             steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
     entrant = search.enter(best.id, best.formula)

@@ -143,6 +143,7 @@ def settle_length(evaluator: Evaluator, machines: Machines, say: Say) -> Evaluat
     """
     if not (evaluator.task.chooses_length and evaluator.has_standard) or evaluator.configuration.search.length != 1:
         return evaluator
+    say("Choosing the length of trainings with the standard loss: the recipe gives no epochs.")
     with start_workers(evaluator, machines) as dispatcher:
         length, tried = choose_length(evaluator, evaluator.configuration.seed, Record(dispatcher))
     if length == 1:
