@@ -18,7 +18,7 @@ from autoloss.comparison.record import LEARNING_RATES
 from autoloss.errors import RunError
 from autoloss.proposing.mutation import WEIGHTS, refine
 from autoloss.run.results import find_learning_rate
-from autoloss.space.expression import Alphabet, build
+from autoloss.space.expression import Alphabet, Expression, build
 from autoloss.space.loss import MAIN
 from autoloss.space.numerals import weigh
 from awayaudit import AUDIT_SEEDS, Auditor, Trainer, describe_entrant, make_entrant, rank_means, write_audit
@@ -180,16 +180,22 @@ def refine_winner(task: autoloss.SupervisedTask, seed: int, winner: Entrant) -> 
 
     All of them once, the best eight on three seeds, the best three and the known loss on eight.
     """
-    tree, alphabet = zoo.get(winner.loss)[MAIN], Alphabet(task.branches[MAIN].leaves_and_roles)
+    tree, alphabet = _get_tree(winner.loss), Alphabet(task.branches[MAIN].leaves_and_roles)
     rng = Random(seed)
     refined = dict.fromkeys(refine(tree, alphabet, rng) for _ in range(10 * NEIGHBOURS))
-    others = dict.fromkeys(zoo.get(one.loss)[MAIN] for one in list_shelf(task, winner))
+    others = dict.fromkeys(_get_tree(one.loss) for one in list_shelf(task, winner))
     sums = [build("add", tree, weigh(other, weight)) for other in others if other != tree for weight in WEIGHTS]
     near = [tree for part in (list(refined), sums) for tree in rng.sample(part, min(NEIGHBOURS, len(part)))]
     valid, seeds = Trainer(task, "valid"), training_seeds(seed, "away: refine", 8)
     once = _rank(valid, [replace(winner, label=str(one), loss=str(one)) for one in near], seeds[:1])
     thrice = _rank(valid, once[:8], seeds[:3])
     return _rank(valid, [winner, *thrice[:3]], seeds)[0]
+
+
+def _get_tree(name: str) -> Expression:
+    found = zoo.get(name)
+    assert isinstance(found, autoloss.Loss)
+    return found[MAIN]
 
 
 def _search(task: autoloss.SupervisedTask, work: Work) -> dict[str, Entrant | None]:
