@@ -15,7 +15,7 @@ from typing import Any, final
 from autoloss.errors import unknown
 from autoloss.options import list_types
 from autoloss.tasks.catalogue import find_entry
-from autoloss.tasks.files import report_faults
+from autoloss.tasks.files import Images, inspect_images, report_faults
 from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
 
@@ -31,7 +31,7 @@ class TaskFactory:
 
     `options` is their class, with several schedules of those that they share; `schedules` maps a schedule to its options
     with their defaults; `build` gets the metric, the options and those of each schedule; `preset` maps given options to
-    defaults that depend on them, `inspect_data` options to inspections of files.
+    defaults that depend on them, `find_images` options to the images whose files can be inspected.
     """
 
     name: str
@@ -39,7 +39,7 @@ class TaskFactory:
     build: Callable[..., Task]
     schedules: Mapping[str, Any] = field(default_factory=dict)
     preset: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda options: {}
-    inspect_data: Callable[[Any], Iterable[Any]] | None = None
+    find_images: Callable[[Any], Iterable[Images]] = lambda options: ()
 
     def __call__(self, metric: str | None = None, **options: Any) -> Any:
         """Build the task for a metric, the task's default if None; options are values, or their texts."""
@@ -49,7 +49,7 @@ class TaskFactory:
     def inspect(self, metric: str | None = None, **options: Any) -> None:
         """Inspect the files of the data, if there are any; a RequestError lists up to twenty faults. Arguments as for a call."""
         common, *_ = self._read(options)
-        inspections = list(self.inspect_data(common)) if self.inspect_data is not None else []
+        inspections = [inspect_images(images) for images in self.find_images(common)]
         if faults := [fault for inspection in inspections for fault in inspection.faults]:
             raise report_faults(f"The data of {self.name}", faults, "\n".join(map(str, inspections)))
 

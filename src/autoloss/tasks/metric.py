@@ -120,11 +120,6 @@ def _describe_form(prediction: Tensor, target: Tensor) -> str:
     )
 
 
-def measure_typed(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample, with the target in the type of the data set."""
-    return measure_sample(metric, prediction, target.to(dtype))
-
-
 def find_metric(branch: Branch) -> Metric:
     """Return the metric of a branch as a function of prediction and target."""
     if isinstance(branch, ActivatedBranch) or (

@@ -164,14 +164,6 @@ class Split:
             return None
         return torch.cat([targets for _, targets in self.in_order(1024)])
 
-    def draw_batches(self, count: int, size: int, generator: torch.Generator) -> list[Tensor]:
-        """Draw the indices of batches of one size; no example is drawn twice before all were drawn once."""
-        order: list[Tensor] = []
-        while len(order) < count:
-            drawn = torch.randperm(len(self), generator=generator)[: len(self) // size * size]
-            order += self.indices[drawn].split(size)
-        return order[:count]
-
     def _select(self, rows: np.ndarray, name: str) -> Split:
         part = copy.copy(self)
         part.name, part.indices = name, self.indices[torch.as_tensor(rows)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from autoloss.tasks.checks import (
 )
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
-from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_typed, name_metric
+from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
 from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
@@ -45,6 +44,7 @@ from autoloss.tasks.trainer_task import (
     Network,
     TrainerTask,
     describe_numbers,
+    draw_batches,
 )
 from autoloss.training import distribution
 from autoloss.training.execution import Execution
@@ -252,7 +252,11 @@ class SupervisedTask(TrainerTask):
         """Return the branch with the task's metric and the network's channels; a branch of another kind is unchanged."""
         if not isinstance(branch, ActivatedBranch):
             return branch
-        measure = functools.partial(measure_typed, self._metric, self._dtype)
+        metric, dtype = self._metric, self._dtype
+
+        def measure(prediction: Tensor, target: Tensor) -> float:
+            return measure_sample(metric, prediction, target.to(dtype))
+
         return dataclasses.replace(branch, channels=self._shape[1], measure=measure)
 
     def _make_context(self, target: Tensor, prediction: Tensor) -> Mapping[str, Tensor]:
@@ -391,4 +395,4 @@ class SupervisedTask(TrainerTask):
         """Draw `limit` batches, each for one sample."""
         split = self._splits["proxy"][0]["train"]
         size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
-        return split.batches(split.draw_batches(limit, size, generator), seed)
+        return split.batches([split.indices[rows] for rows in draw_batches(len(split), limit, size, generator)], seed)

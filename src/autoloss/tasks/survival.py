@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -79,14 +78,15 @@ class SurvivalMetric:
 
         Scores are (N,) or (N, 1), the target (N, K) with time and event as its first columns.
         """
-        return partial(self._measure, Censoring.estimate(times, events))
+        censoring = Censoring.estimate(times, events)
 
-    def _measure(self, censoring: Censoring, scores: Tensor, target: Tensor) -> float:
-        given = flatten(scores)
-        if not np.isfinite(given).all() or not len(given):
-            return math.nan
-        columns = target.detach().double().cpu().numpy()
-        return self.function(given, columns[:, 0], columns[:, 1] > 0, censoring)
+        def measure(scores: Tensor, target: Tensor) -> float:
+            given, columns = flatten(scores), target.detach().double().cpu().numpy()
+            if not np.isfinite(given).all() or not len(given):
+                return math.nan
+            return self.function(given, columns[:, 0], columns[:, 1] > 0, censoring)
+
+        return measure
 
 
 def measure_harrell(scores: Array, times: Array, events: Flags, censoring: Censoring) -> float:

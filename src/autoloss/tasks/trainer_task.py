@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
@@ -225,6 +226,14 @@ class ImageTask(TrainerTask):
     def _sort_figures(self, found: Mapping[str, float], replicates: Replicates | None = None) -> Figures:
         """Return all metrics as the score and the others."""
         return Figures(found[self.metric], {name: found[name] for name in found if name != self.metric}, replicates)
+
+
+def draw_batches(examples: int, count: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Draw the indices of batches of one size; no example is drawn twice before all were drawn once."""
+    order: list[Tensor] = []
+    while len(order) < count:
+        order += torch.randperm(examples, generator=generator)[: examples // size * size].split(size)
+    return order[:count]
 
 
 def can_gain(branch: Branch, sample: Sample) -> bool:

@@ -12,7 +12,7 @@ from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain
+from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain, draw_batches
 
 Example = tuple[Tensor, Mapping[str, Tensor]]
 """An image (channels, H, W) in [0, 1]; `boxes` (G, 4), `labels` (G,), and where the data has them `crowd`, `area` and
@@ -103,18 +103,13 @@ def draw_samples(
 def _draw_examples(
     data: Sequence[Example], further: Sequence[ObjectTarget], limit: int, generator: torch.Generator
 ) -> Iterator[Example]:
-    """Draw `limit` training images and yield those that hold an object; none is drawn twice before all were drawn once."""
-    drawn = 0
-    while drawn < limit:
-        for index in torch.randperm(len(data), generator=generator).tolist():
-            drawn += 1
-            image, target = data[index]
-            target = select_trainable(target, further)
-            # Without an object no precision is defined.
-            if len(target["boxes"]):
-                yield image, target
-            if drawn == limit:
-                return
+    """Draw `limit` training images and yield those that hold an object."""
+    for (index,) in draw_batches(len(data), limit, 1, generator):
+        image, target = data[int(index)]
+        target = select_trainable(target, further)
+        # Without an object no precision is defined.
+        if len(target["boxes"]):
+            yield image, target
 
 
 def _sample_image(

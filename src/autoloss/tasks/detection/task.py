@@ -42,7 +42,7 @@ from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, Fast
 from autoloss.tasks.detection.networks.pyramids import build_pyramid
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
+from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
 from autoloss.training.execution import Execution
@@ -294,24 +294,6 @@ def build_task(
     )
 
 
-def _make_factory(name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings]) -> TaskFactory:
-    def inspect_splits(options: DetectionOptions) -> list[Inspection]:
-        return [inspect_images(images) for images in _read(name, options)]
-
-    return TaskFactory(
-        name=name,
-        options=DetectionOptions,
-        schedules={"proxy": PROXY, "full": FULL},
-        build=functools.partial(build_task, name, heads, metrics),
-        inspect_data=inspect_splits,
-    )
-
-
-coco_det = _make_factory("coco-det", HEADS, METRICS)
-voc_det = _make_factory("voc-det", HEADS, METRICS)
-coco_ins = _make_factory("coco-ins", INSTANCE_HEADS, MASK_METRICS)
-
-
 def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImages]:
     """Return the training images and those of the final evaluation."""
     place = options.find_data(f"the data of {name}", (coco_files if name in SHAPES else voc_files).LAYOUT)
@@ -320,3 +302,18 @@ def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImage
         return read("train2017"), read("val2017")
     years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
     return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
+
+
+def _make_factory(name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings]) -> TaskFactory:
+    return TaskFactory(
+        name=name,
+        options=DetectionOptions,
+        schedules={"proxy": PROXY, "full": FULL},
+        build=functools.partial(build_task, name, heads, metrics),
+        find_images=functools.partial(_read, name),
+    )
+
+
+coco_det = _make_factory("coco-det", HEADS, METRICS)
+voc_det = _make_factory("voc-det", HEADS, METRICS)
+coco_ins = _make_factory("coco-ins", INSTANCE_HEADS, MASK_METRICS)

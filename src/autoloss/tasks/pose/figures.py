@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from pydantic import Field
-from torch import Tensor
 
 from autoloss.options import Count, Natural, Positive, declare
 from autoloss.tasks.factory import TaskFactory, make_recipe
@@ -52,16 +50,6 @@ HEIGHTS = (48, 112)
 """Smallest and largest height of an upright figure in pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenes:
-    """Scenes in memory, (N, 3, H, W) in 8 bits, that are read as images in [0, 1]."""
-
-    pixels: Tensor
-
-    def __call__(self, index: int) -> Tensor:
-        return self.pixels[index].float() / 255
-
-
 def compose_figures(
     split: str, count: int, seed: int, size: int = 128, heights: tuple[int, int] = HEIGHTS
 ) -> PeopleImages:
@@ -78,7 +66,8 @@ def compose_figures(
         if len(those.trainable):
             scenes.append(pixels)
             people.append(those)
-    return PeopleImages(f"figures {split}", Scenes(torch.from_numpy(np.stack(scenes))), tuple(people))
+    in_memory = torch.from_numpy(np.stack(scenes))
+    return PeopleImages(f"figures {split}", lambda index: in_memory[index].float() / 255, tuple(people))
 
 
 @functools.cache

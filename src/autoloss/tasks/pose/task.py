@@ -24,7 +24,7 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files import AnnotatedOptions, Inspection, NetworkOptions, count_held_out, inspect_images
+from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.loading import load_batches
 from autoloss.tasks.pose.data.coco import LAYOUT, KeypointFiles, load_detections, load_keypoints
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
@@ -32,7 +32,14 @@ from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.network import SimpleBaseline, simple_baseline
 from autoloss.tasks.pose.people import MIRRORED, PeopleImages
-from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, FullSchedule, ImageTask, ImageTaskOptions, can_gain
+from autoloss.tasks.trainer_task import (
+    DRAWS_PER_SAMPLE,
+    FullSchedule,
+    ImageTask,
+    ImageTaskOptions,
+    can_gain,
+    draw_batches,
+)
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe, require
@@ -105,9 +112,7 @@ class PoseTask(ImageTask):
         found: list[Sample] = []
         with seed_generators(seed) as generator, torch.no_grad():
             network = self._networks["proxy"]().eval()
-            order: list[Tensor] = []
-            while len(order) < count * DRAWS_PER_SAMPLE:
-                order += torch.randperm(len(data), generator=generator).split(1)
+            order = draw_batches(len(data), count * DRAWS_PER_SAMPLE, 1, generator)
             for example in load_batches(data, order, seed):
                 crops, context = _stack(example)
                 sample = Sample(upcast(network(crops)), context)
@@ -284,18 +289,12 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
     )
 
 
-def inspect_splits(options: PoseOptions) -> list[Inspection]:
-    """Inspect the files of train2017 and val2017."""
-    train, val, *_ = _read(options)
-    return [inspect_images(split.images) for split in (train, val)]
-
-
 coco_pose = TaskFactory(
     name=NAME,
     options=PoseOptions,
     schedules={"proxy": PROXY, "full": FULL},
     build=build_task,
-    inspect_data=inspect_splits,
+    find_images=lambda options: [split.images for split in _read(options)[:2]],
 )
 
 

@@ -7,7 +7,7 @@ sum. For a single image, as in the rejection protocol, the mean is over the clas
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,21 +122,17 @@ class SegmentationMetric:
     Settings as in `CountSettings`; a class is left out of the mean of boundary metrics only.
     """
 
-    def __init__(
-        self, name: str, *, tolerance: int = 5, ignore_index: int | None = None, left_out: int | None = None
-    ) -> None:
+    def __init__(self, name: str, **settings: Any) -> None:
         if name not in SEGMENTATION_METRICS:
             raise unknown("segmentation metric", name, SEGMENTATION_METRICS)
-        self.name = name
-        self.definition = SEGMENTATION_METRICS[name]
-        ignored_class = left_out if self.definition.of_boundary else None
-        self.settings = CountSettings(tolerance=tolerance, ignore_index=ignore_index, left_out=ignored_class)
+        self.name, self.definition = name, SEGMENTATION_METRICS[name]
+        known = CountSettings(**settings)
+        self.settings = known if self.definition.of_boundary else replace(known, left_out=None)
         self._counts: Counts | None = None
 
     def __call__(self, prediction: Tensor, target: Tensor) -> float:
         """Measure one image, scores of classes (1, C, H, W), target (1, H, W); NaN where there is no class to average over."""
-        counts = self.definition.count(prediction, target, self.settings)
-        return self.definition.value(counts, self.settings, single=True).item()
+        return self.definition.value(self.count(prediction, target), self.settings, single=True).item()
 
     def reset(self) -> None:
         """Forget all batches."""
@@ -157,9 +153,7 @@ class SegmentationMetric:
 
     def compute(self) -> float:
         """Return the metric of all batches, NaN if there were none."""
-        if self._counts is None:
-            return float("nan")
-        return self.evaluate(self._counts)
+        return float("nan") if self._counts is None else self.evaluate(self._counts)
 
 
 def make_metrics(**settings: Any) -> dict[str, SegmentationMetric]:

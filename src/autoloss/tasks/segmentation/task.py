@@ -22,7 +22,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import MAIN
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files import FileOptions, Inspection, NetworkOptions, count_held_out, inspect_images
+from autoloss.tasks.files import FileOptions, NetworkOptions, count_held_out
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out
@@ -47,6 +47,10 @@ class ImageSplits:
     valid: ImageFiles
     test: ImageFiles
     full_train: ImageFiles | None = None
+
+    def list_all(self) -> tuple[ImageFiles, ...]:
+        """Return splits that hold all images, each once."""
+        return (*((self.train, self.valid) if self.full_train is None else (self.full_train,)), self.test)
 
 
 @declare()
@@ -232,13 +236,6 @@ def build_task(
     return task
 
 
-def inspect_splits(find_splits: Callable[[Any], ImageSplits], options: SegmentationOptions) -> list[Inspection]:
-    """Inspect the files of all splits."""
-    splits = find_splits(options)
-    searched = (splits.train, splits.valid) if splits.full_train is None else (splits.full_train,)
-    return [inspect_images(images) for images in (*searched, splits.test)]
-
-
 def _make_factory(
     name: str,
     options: type,
@@ -250,7 +247,7 @@ def _make_factory(
         options=options,
         schedules=schedules,
         build=functools.partial(build_task, name, find_splits),
-        inspect_data=functools.partial(inspect_splits, find_splits),
+        find_images=lambda options: find_splits(options).list_all(),
     )
 
 
