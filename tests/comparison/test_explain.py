@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from autoloss.comparison.entrant import Entrant, Measurements, Row
@@ -70,7 +72,7 @@ def test_none_of_these_is_the_cause_of_an_asymmetric_loss():
     assert found.causes[-1].share == pytest.approx(1, abs=0.3)
     assert "None of these explains" in " ".join(found.describe())
     # A stored plan and the recorded trainings make the same explanation again.
-    again = read_explanation(Plan.from_dict(plan.to_dict()), 0, record.outcomes)
+    again = read_explanation(Plan.from_dict(asdict(plan)), 0, record.outcomes)
     assert again is not None
     assert again.to_dict() == found.to_dict()
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, shrink_means
+from autoloss.comparison.entrant import Measurements, compare_paired
+from autoloss.comparison.noise import Estimate, estimate_mean, shrink_means
 from autoloss.training.training import Replicates
 
 RESAMPLES = 64
@@ -40,7 +41,7 @@ def test_equal_seeds_leave_the_noise_of_the_examples():
 def test_a_resample_without_a_score_is_dropped_for_both_losses():
     first = Replicates(50, (None, *(0.5 + 0.01 * at for at in range(20))))
     second = Replicates(50, (0.9, *(0.4 + 0.01 * at for at in range(20))))
-    estimate = estimate_difference([0.5, 0.6], [0.4, 0.5], ([first] * 2, [second] * 2))
+    estimate = compare_paired(Measurements((0.5, 0.6), (first,) * 2), Measurements((0.4, 0.5), (second,) * 2))
     # The same difference on all other resamples.
     assert estimate.examples_error == pytest.approx(0.0, abs=1e-12)
 
@@ -52,7 +53,7 @@ def test_a_resample_without_a_score_is_dropped_for_both_losses():
 )
 def test_what_cannot_be_paired_is_not_counted(second):
     first = Replicates(50, tuple(0.5 + 0.01 * at for at in range(20)))
-    estimate = estimate_difference([0.5, 0.6], [0.4, 0.5], ([first] * 2, [second] * 2))
+    estimate = compare_paired(Measurements((0.5, 0.6), (first,) * 2), Measurements((0.4, 0.5), (second,) * 2))
     assert estimate.examples_error is None
     assert estimate.examples is None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import TypeVar, final
 
-from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, subtract_replicates
+from autoloss.comparison.noise import Estimate, estimate_mean, subtract_replicates
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
@@ -289,9 +289,7 @@ def compare_paired(first: Measurements, second: Measurements) -> Estimate | None
     >>> compare_paired(Measurements((0.5,)), Measurements((0.25,))).value
     0.25
     """
-    if first.mean is None or second.mean is None or len(first.values) != len(second.values):
-        return None
-    return estimate_difference(first.finite, second.finite, (first.replicates, second.replicates))
+    return first.subtract(second).estimate if len(first.values) == len(second.values) else None
 
 
 def find_simplest(ranked: Sequence[Item], measure: Callable[[Item], Measurements], cost: Callable[[Item], int]) -> Item:

@@ -72,12 +72,9 @@ class Plan:
         """All that is trained, each once."""
         return list(dict.fromkeys([self.standard, self.loss, *(control.entrant for control in self.controls)]))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, from which `from_dict` makes it again."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """Make a plan of what `asdict` returned."""
         controls = tuple(Control(**{**one, "entrant": Entrant(**one["entrant"])}) for one in values["controls"])
         loss, standard = (Entrant(**values[name]) for name in ("loss", "standard"))
         return cls(values["seeds"], values["split"], loss, standard, controls, tuple(values["notes"]))
@@ -285,7 +282,3 @@ def _describe_row(row: Row) -> dict[str, Any]:
         "interval": row.interval,
         "scores": list(row.scores),
     }
-
-
-def _subtract(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(first, second, strict=True)]

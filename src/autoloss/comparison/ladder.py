@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean, stdev
 from typing import Any
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import Entrant, Measurements
 from autoloss.numbers import figure
 from autoloss.settings import StepRule
 from autoloss.zoo.entries import say_loss
@@ -32,14 +31,12 @@ class Rung:
     @property
     def mean(self) -> float | None:
         """The mean over the seeds; None where a training has no score."""
-        found = [score for score in self.scores if score is not None]
-        return mean(found) if found and len(found) == len(self.scores) else None
+        return Measurements(self.scores).mean
 
     @property
     def deviation(self) -> float | None:
         """The standard deviation over the seeds; None for one."""
-        found = [score for score in self.scores if score is not None]
-        return stdev(found) if self.mean is not None and len(found) > 1 else None
+        return Measurements(self.scores).deviation
 
     @property
     def rank(self) -> tuple[float, int, float]:

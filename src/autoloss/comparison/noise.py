@@ -110,26 +110,6 @@ def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | Non
     return Estimate(mean(values), seeds_error, len(values), error, examples, min(len(means), examples) - 1)
 
 
-def estimate_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    replicates: tuple[Sequence[Replicates | None], Sequence[Replicates | None]] = ((), ()),
-) -> Estimate:
-    """Estimate the noise of the mean difference of two losses, paired over seeds and over examples.
-
-    Args:
-        first: Scores of the one loss, one for each training seed; `second` those of the other with the same seeds.
-        replicates: Of the first and of the second.
-
-    >>> estimate_difference([0.5, 0.75], [0.25, 0.25]).value
-    0.375
-    """
-    differences = [mine - theirs for mine, theirs in zip(first, second, strict=True)]
-    return estimate_mean(
-        differences, [subtract_replicates(mine, theirs) for mine, theirs in zip(*replicates, strict=True)]
-    )
-
-
 def combine(estimates: Sequence[Estimate]) -> tuple[float, float]:
     """Return the mean of one difference that was measured on several splits, and its standard error; 0 where no noise is known.
 

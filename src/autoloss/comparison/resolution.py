@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from autoloss.comparison.noise import estimate_difference
+from autoloss.comparison.entrant import Measurements, compare_paired
 from autoloss.numbers import figure
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
@@ -70,10 +70,8 @@ def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
     ]
     found = [one for one in whole if one.score is not None and one.replicates is not None]
     found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
-    estimates = [
-        estimate_difference([a.score or 0.0], [b.score or 0.0], ([a.replicates], [b.replicates]))
-        for a, b in combinations(found, 2)
-    ]
+    pairs = combinations([Measurements.of([one]) for one in found], 2)
+    estimates = [lead for a, b in pairs if (lead := compare_paired(a, b)) is not None]
     known = [one.resolution for one in estimates if one.resolution is not None]
     if not known or found[0].replicates is None:
         return None

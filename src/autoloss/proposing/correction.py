@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloss.proposing.score_model import find_normal_scores
 from autoloss.proposing.view import View
 
 LEAST_PROMOTED = 3
@@ -41,7 +42,7 @@ def correct_scores(visible: View) -> Mapping[int, float]:
     """
     rungs = visible.configuration.search.rungs
     numbers = visible.scored(rungs[0])[-max(LATEST, visible.configuration.evolution.population) :]
-    values = _normal_scores(_prefer_simple(visible, numbers))
+    values = find_normal_scores(_prefer_simple(visible, numbers))
     place = {k: at for at, k in enumerate(numbers)}
     rows: NDArray[np.float64] | None = None
     for rung in rungs[1:]:
@@ -76,15 +77,6 @@ def _find_origin(visible: View, k: int) -> int:
     while (candidate := visible.candidate(k)).promoted and candidate.parent is not None:
         k = candidate.parent
     return k
-
-
-def _normal_scores(scores: Sequence[float]) -> NDArray[np.float64]:
-    """Return the normal scores of the ranks; equal scores have equal ones."""
-    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
-
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))
-    below, up_to = np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
-    return ndtri((below + 1 + up_to) / 2 / (len(scores) + 1))
 
 
 def _squared_distances(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:

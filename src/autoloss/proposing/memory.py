@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autoloss.errors import RequestError, quote
 from autoloss.proposing.portrait import describe_tree, find_kind
+from autoloss.proposing.score_model import find_normal_scores
 from autoloss.settings import SearchSettings
 from autoloss.space.form import BranchForm, Kind
 from autoloss.space.loss_text import split_factor
@@ -72,12 +73,10 @@ class Forest:
 
 def grow_forest(source: str, kind: Kind, portraits: Sequence[NDArray[np.float32]], scores: Sequence[float]) -> Forest:
     """Fit a forest to the normal scores of the ranks of losses; equal arguments give equal forests."""
-    from scipy.stats import norm, rankdata
     from sklearn.ensemble import ExtraTreesRegressor
 
-    targets = norm.ppf(rankdata(scores) / (len(scores) + 1))
     model = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=0.5, random_state=0)
-    trees = [one.tree_ for one in model.fit(np.array(portraits), targets).estimators_]
+    trees = [one.tree_ for one in model.fit(np.array(portraits), find_normal_scores(scores)).estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
     shifted = [
         [np.where(child < 0, -1, child + root) for child in (tree.children_left, tree.children_right)]

@@ -31,25 +31,21 @@ class Niches:
 
     def find(self, visible: View, among: Sequence[int]) -> list[int]:
         """Return the niche of each of several visible candidates, by the number of its first member."""
-        found = visible.memo(self, _Found)
+        niches, centres = visible.memo(self, _begin)
         # In their order: a niche begins with its first member.
-        for k in range(len(found.niches), max(among, default=-1) + 1):
+        for k in range(len(niches), max(among, default=-1) + 1):
             signature = visible.candidate(k).signature
             widths = tuple(len(signature.get(branch, ())) for branch in visible.branches)
-            if any(widths) and widths not in found.centres:
-                found.centres[widths] = _Centres(widths)
+            if any(widths) and widths not in centres:
+                centres[widths] = _Centres(widths)
             [row] = visible.describe([k])
-            found.niches.append(found.centres[widths].find(k, row, self._radius) if any(widths) else k)
-        return [found.niches[k] for k in among]
+            niches.append(centres[widths].find(k, row, self._radius) if any(widths) else k)
+        return [niches[k] for k in among]
 
 
-class _Found:
-    """The niches of the first candidates of a run."""
-
-    def __init__(self) -> None:
-        self.niches: list[int] = []
-        self.centres: dict[tuple[int, ...], _Centres] = {}
-        """Numbers of features of each branch → the niches with so many."""
+def _begin() -> tuple[list[int], dict[tuple[int, ...], _Centres]]:
+    """Return the niches of no candidates, and for each number of features of the branches the niches with so many."""
+    return [], {}
 
 
 class _Centres:

@@ -73,6 +73,15 @@ def _divide(product: float, norm: float) -> float:
     return quotient if math.isfinite(quotient) else 0.0
 
 
+def find_normal_scores(scores: Sequence[float]) -> NDArray[np.float64]:
+    """Return the normal scores of the ranks; equal scores have equal ones."""
+    from scipy.special import ndtri
+
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    below, up_to = np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
+    return ndtri((below + 1 + up_to) / 2 / (len(scores) + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Smoothness:
     """The assumed dependence of scores on the features.
@@ -105,14 +114,12 @@ class ScoreModel:
         smoothness: Smoothness | None = None,
         expected: NDArray[np.float64] | float = 0.0,
     ) -> None:
-        from scipy.stats import norm, rankdata
-
         rows = np.asarray(features, dtype=np.float64)
         self._centre = rows.mean(axis=0)
         spread = rows.std(axis=0)
         # A feature that all losses share says nothing.
         self._width = np.where(spread > 1e-9, spread, np.inf)
-        targets = norm.ppf(rankdata(scores) / (len(scores) + 1)) - expected
+        targets = find_normal_scores(scores) - expected
         targets -= targets.mean()
         self._unit = max(targets.std(), 1e-9)
         self.smoothness, self._process = _fit_process(

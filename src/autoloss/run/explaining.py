@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from autoloss.comparison.entrant import Entrant
@@ -80,5 +81,5 @@ def explain(
             tell(text)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             explanation, plan = explain_loss(entrant, evaluator, seeds, Record(dispatcher, store), tell)
-        store.change_setting("explanation", plan.to_dict())
+        store.change_setting("explanation", asdict(plan))
         return explanation
