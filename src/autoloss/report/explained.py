@@ -39,11 +39,6 @@ def _describe_weights(found: Explanation) -> Iterator[str]:
             yield f"{control.name.capitalize()} of {found.loss.entrant.label}{where} ({groups}; their mean is 1): {listed}."
 
 
-def list_causes(found: Explanation) -> list[tuple[str, str]]:
-    """Return each cause with its share, as text."""
-    return [(one.name, one.write()) for one in found.causes]
-
-
 def list_controls(found: Explanation) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield what was trained, with its mean, half the width of the mean's interval, its share of the gain, and the seeds."""
     for text, row in (("the loss", found.loss), ("the standard loss", found.standard)):
@@ -59,7 +54,9 @@ def _write(row: Row) -> tuple[str, str]:
 
 def causes_table(found: Explanation) -> Table:
     """Return a table of the share of each cause."""
-    return table("Causes of the gain", ("cause", "share"), list_causes(found), CAUSES, {"cause"})
+    return table(
+        "Causes of the gain", ("cause", "share"), [(one.name, one.write()) for one in found.causes], CAUSES, {"cause"}
+    )
 
 
 def controls_table(found: Explanation) -> Table:

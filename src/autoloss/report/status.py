@@ -107,12 +107,16 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     if isinstance(progress, Finale):
         bar = ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH)
         return {progress.what: bar, "done": f"{progress.done} of about {progress.expected} trainings", "time": time}
-    best, unit = progress.best, " training equivalents" if _trains_short(progress) else ""
-    whole = progress.trainings.get(1.0, 0)
+    best, short_too = "none yet", len(progress.trainings) > 1
+    if progress.best is not None:
+        score, fidelity = progress.best.score, progress.best.outcome.fidelity
+        written = write_score(score, fidelity) if short_too else figure(score)
+        best = f"{written} · #{progress.best.id}, {progress.best_age} losses ago"
+    unit, whole = " training equivalents" if short_too else "", progress.trainings.get(1.0, 0)
     short = sum(progress.trainings.values()) - whole
     trained = [
         f"{progress.trained:.4g} of {progress.budget}{unit}",
-        f"{short} short, {whole} whole" if _trains_short(progress) else "",
+        f"{short} short, {whole} whole" if short_too else "",
         f"{progress.running} running",
         f"{progress.per_minute:.1f} per minute",
     ]
@@ -122,18 +126,8 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
         "losses": f"{progress.sampled} drawn · {progress.simulated} tested · {progress.passed} accepted · "
         f"{progress.reused} reused from equal losses",
         "rejected": ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none",
-        "best": f"{_write_best(progress)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
-        "formula": best.formula if best else "",
+        "best": best,
+        "formula": progress.best.formula if progress.best else "",
         "workers": f"{progress.busy} of {progress.workers} busy",
         "time": time,
     }
-
-
-def _trains_short(progress: Progress) -> bool:
-    return len(progress.trainings) > 1
-
-
-def _write_best(progress: Progress) -> str:
-    assert progress.best is not None
-    score, fidelity = progress.best.score, progress.best.outcome.fidelity
-    return write_score(score, fidelity) if _trains_short(progress) else figure(score)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,9 @@ def learn_run(run: Search) -> Forest:
             "whose leaves are y and p of classes, labels or single values.",
             argument="runs",
         )
-    scores = dict(_list_scores(run))
+    first = run.configuration.search.rungs[0]
+    trained = [one for one in run.history if one.candidate.source is None and one.candidate.fidelity == first]
+    scores = {one.candidate.loss: one.outcome.score for one in trained if one.outcome.score is not None}
     if len(scores) < LEAST_LOSSES:
         raise RequestError(
             f"The run in {run.directory} has {len(scores)} trained losses with a score; at least {LEAST_LOSSES} are needed. Resume "
@@ -92,12 +94,3 @@ def learn_run(run: Search) -> Forest:
             values.append(score)
     source = f"{run.settings.title} {run.settings.samples_digest[:8]}"
     return grow_forest(source, kind, portraits, values)
-
-
-def _list_scores(run: Search) -> Iterator[tuple[str, float]]:
-    """Yield each trained loss with its score at the first rung."""
-    first = run.configuration.search.rungs[0]
-    for one in run.history:
-        trained = one.candidate.source is None and one.candidate.fidelity == first
-        if trained and one.outcome.score is not None:
-            yield one.candidate.loss, one.outcome.score

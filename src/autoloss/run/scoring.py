@@ -81,14 +81,7 @@ def score(
         task, settings, seed=seed, metric=metric, options=options, frozen=frozen, operators=operators, also=also
     )
     evaluator = prepare(request, samples=False)
-    entrants = []
-    for loss in losses:
-        label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
-        named = [part in zoo.names() for part in split_branches(label).values()]
-        # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
-        text = label if any(named) else join_branches(resolved)
-        entrant = Entrant(say_loss(label), text, baseline=all(named)).follow(request.configuration.search)
-        entrants.append(entrant.spell_out())
+    entrants = [_enter_loss(loss, request) for loss in losses]
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     training_seeds = [evaluator.make_training().seed]
@@ -99,6 +92,15 @@ def score(
         for text in _describe_identities(request, entrants):
             say(text)
     return rows
+
+
+def _enter_loss(loss: str, request: Request) -> Entrant:
+    """Return a loss as it was given, trained as the candidates of a search are."""
+    label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
+    named = [part in zoo.names() for part in split_branches(label).values()]
+    # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
+    text = label if any(named) else join_branches(resolved)
+    return Entrant(say_loss(label), text, baseline=all(named)).follow(request.configuration.search).spell_out()
 
 
 def _describe_identities(request: Request, entrants: Sequence[Entrant]) -> Iterator[str]:

@@ -119,13 +119,13 @@ def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
     return "".join(f"M{x.place(point[0])} {SIZE - y.place(point[1])}h0" for point in kept)
 
 
-def thin_points(points: Sequence[Point], count: int = POINTS) -> list[Point]:
-    """Return the lowest and the highest point of each of `count` stretches, or all points of a short line."""
-    if len(points) <= 2 * count:
+def thin_points(points: Sequence[Point]) -> list[Point]:
+    """Return the lowest and the highest point of each of `POINTS` stretches, or all points of a short line."""
+    if len(points) <= 2 * POINTS:
         return list(points)
     kept: list[Point] = []
-    for number in range(count):
-        stretch = points[len(points) * number // count : len(points) * (number + 1) // count]
+    for number in range(POINTS):
+        stretch = points[len(points) * number // POINTS : len(points) * (number + 1) // POINTS]
         ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
         kept += sorted(ends)
     return kept

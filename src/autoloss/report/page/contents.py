@@ -35,15 +35,13 @@ EXAMPLES = 12
 TIME = "%Y-%m-%d %H:%M"
 
 
-def gather_contents(reader: Reader, *, live: bool = False, now: float | None = None) -> SimpleNamespace:
+def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
     """Gather the contents of the page of a run, for `main.html` alone.
 
     Args:
         live: True if the page is served and updates itself.
-        now: Time of the reading (Unix time); by default the current time.
     """
-    now = time.time() if now is None else now
-    search = Search(reader)
+    now, search = time.time(), Search(reader)
     summary = summarize(search, TOP)
     best, hall = summary.best, list_by_size(search)
     born = [] if best is None else reader.offspring(best.found.id)

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from autoloss.numbers import counted, figure
-from autoloss.report.explained import CAUSES, describe_in_full, list_causes, list_controls
+from autoloss.report.explained import CAUSES, describe_in_full, list_controls
 from autoloss.report.failures import describe_end
 from autoloss.report.leaderboard import count_seeds, write_p_value
 from autoloss.report.page.charts import SIZE
@@ -23,7 +23,7 @@ GENERATOR = b'<meta name="generator" content="autoloss'
 """Bytes by which a file is recognised as a report."""
 FILTERS = (
     *(at_share, count_seeds, counted, describe_end, figure, write_mean, write_p_value, write_score),
-    *(describe_in_full, list_causes, list_controls),
+    *(describe_in_full, list_controls),
 )
 _FOLDER = files("autoloss.report.page").joinpath("templates")
 
