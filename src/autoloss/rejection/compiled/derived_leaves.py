@@ -144,12 +144,3 @@ def collect_slopes(w, gradient, p, slope, factor, items, begin, count, is_probab
             by_difference *= (constant(q, 1) - q) * q
         w[gradient + items[U(0), begin + i]] += by_difference
         w[gradient + items[U(1), begin + i]] -= by_difference
-
-
-@njit(**OPTIONS)
-def descend_scores(w, z, velocity, gradient, count, momentum, rate):
-    """Take a step of SGD on all scores; return whether the gradient was not finite. Or do the other things of `kernels.step`."""
-    bad = np.int32(0)
-    for i in range(count):
-        bad = np.int32(bad | step(w, z, velocity, i, w[gradient + i], momentum, rate))
-    return bad != 0

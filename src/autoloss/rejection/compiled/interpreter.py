@@ -21,11 +21,10 @@ from autoloss.rejection.compiled.derived_leaves import (
     GIVEN,
     collect_slopes,
     descend_boxes,
-    descend_scores,
     measure_boxes,
     measure_pairs,
 )
-from autoloss.rejection.compiled.functions import OPTIONS
+from autoloss.rejection.compiled.functions import OPTIONS, constant
 from autoloss.rejection.compiled.kernels import U
 from autoloss.rejection.compiled.pools import pool, pool_slope
 from autoloss.rejection.compiled.program import A_STRIDE, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES, A, B
@@ -207,11 +206,11 @@ def _descend(w, program, areas, activation, shape, items, portion, steps, moment
             loss += _run_block(w, code, factors, blocks[row], shape)
         if activation >= PAIR:
             loss += _collect(w, program, areas, activation, shape, items)
-            places = (areas[0], areas[1], shape[5], shape[8])
-            bad |= descend_scores(w, *places, momentum, rate)
+            places = (areas[0], areas[1], shape[5], constant(w[0], 1), shape[8])
+            bad |= k.descend_plain(w, *places, momentum, rate)
             moved = moved or not k.is_zero(w, areas[1], shape[8])
             if settled:
-                settled = not descend_scores(w, *places, None, rate)
+                settled = not k.descend_plain(w, *places, None, rate)
             if step + 1 < steps[1]:
                 _activate_all(w, activation, areas, shape, items)
         for first in range(portion[0], portion[1] if activation < PAIR else portion[0], tile):
@@ -300,7 +299,7 @@ def compile_gradient() -> Callable[..., tuple[int, float, float]]:
         last = blocks[len(blocks) - 1]
         if activation >= PAIR:
             loss += _collect(w, program, areas, activation, shape, items)
-            bad |= descend_scores(w, areas[0], areas[1], shape[5], shape[8], None, None)
+            bad |= k.descend_plain(w, areas[0], areas[1], shape[5], constant(w[0], 1), shape[8], None, None)
             square = k.inner_product(w, areas[1], w, areas[1], shape[8])
             product = k.inner_product(w, areas[1], direction, U(0), shape[8])
         for first in range(U(0), whole if activation < PAIR else U(0), tile):
