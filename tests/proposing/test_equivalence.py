@@ -157,9 +157,9 @@ def test_a_single_silent_sample_is_not_a_zero_gradient():
 def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
     known = VerdictCache()
     one, other = Gradient((1.0,), (1.0,)).key(""), Gradient((1.0,), (-1.0,)).key("")
-    known.record(other, True)
-    known.record(one, False)
-    known.record(other, True)
+    known.setdefault(other, True)
+    known.setdefault(one, False)
+    known.setdefault(other, True)
     assert known[other]
     assert not known[one]
     assert Gradient((1.04,), (1.001,)).key("") in known

@@ -173,7 +173,7 @@ class Draft:
             raise LookupError(f"Attempt {attempt.number} at {branch} was not simulated, and its key is unknown.")
         else:
             reason = Reason[attempt.reason] if attempt.reason else None
-            verdicts.record(attempt.key, reason is None)
+            verdicts[attempt.key] = reason is None
             (self.accepted if reason is None else self.rejected)[branch].extend(attempt.key)
             self.counts["simulated"] += 1
         if reason is None and self._is_known_to_diverge(branch, attempt):

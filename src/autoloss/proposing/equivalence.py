@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from autoloss.proposing.records import State
 from autoloss.proposing.view import Ledger
 
@@ -35,16 +37,6 @@ class VerdictCache(dict[bytes, bool]):
     They are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._order = bytearray()
-
-    def record(self, key: bytes, passed: bool) -> None:
-        """Remember whether the losses with a key passed."""
-        if key not in self:
-            self._order += pack_verdict(key, passed)
-            self[key] = passed
-
     def record_all(self, keys: bytes, passed: bool) -> bytes | None:
         """Record several keys, eight bytes each; returns the first that was there before."""
         repeated = None
@@ -52,13 +44,13 @@ class VerdictCache(dict[bytes, bool]):
             key = keys[start : start + KEY_BYTES]
             if repeated is None and key in self:
                 repeated = key
-            self.record(key, passed)
+            self.setdefault(key, passed)
         return repeated
 
     def latest(self, count: int) -> tuple[int, bytes]:
         """Return the number of bytes of older verdicts, and the last `count` as `pack_verdict` writes them, oldest first."""
-        before = max(0, len(self._order) - RECORD_BYTES * count)
-        return before, bytes(self._order[before:])
+        found = [pack_verdict(key, passed) for key, passed in islice(reversed(self.items()), count)]
+        return RECORD_BYTES * (len(self) - len(found)), b"".join(reversed(found))
 
 
 class SignatureIndex:
