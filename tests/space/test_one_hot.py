@@ -15,9 +15,10 @@ from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.mutation import mutate
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Role
+from autoloss.space.derivatives import ELEMENTWISE
 from autoloss.space.expression import Alphabet, build, leaf
 from autoloss.space.loss import Loss, TreeLoss, bind
-from autoloss.space.one_hot import ELEMENTWISE, OneHotTree, SeparateSoftmax, find_others, shorten
+from autoloss.space.one_hot import OneHotTree, SeparateSoftmax, find_others, shorten
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 

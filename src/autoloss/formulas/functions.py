@@ -33,7 +33,7 @@ from autoloss.space.activated import (
 )
 from autoloss.space.loss import Loss
 from autoloss.space.one_hot import SeparateSoftmax, separate_channels
-from autoloss.space.operators import OPERATORS, Operator, upcast
+from autoloss.space.operators import OPERATORS, Operator, is_own, upcast
 from autoloss.space.pair_lists import find_pairs, list_pairs, number_groups, rank_items, weigh_by_ndcg
 
 LOCAL = (
@@ -73,11 +73,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 """The package's functions that a file may need, in the order in which it defines them."""
 RESERVED = frozenset({"self", "EPSILON", *AT_HAND, *FUNCTIONS})
 """Names that mean something else in an exported file."""
-
-
-def is_own(operator: Operator) -> bool:
-    """Return True if an operator, or the function behind its name, is not that of Table 1."""
-    return operator.name not in OPERATORS or operator.function is not OPERATORS[operator.name].function
 
 
 def get_call_name(operator: Operator) -> str:

@@ -12,8 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import final
 
-from autoloss.formulas.functions import is_own
-from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.operators import OPERATORS, Operator, is_own
 from autoloss.space.unicode_text import CALLS, FRACTIONS, RAISED
 
 LONG = 100

@@ -16,10 +16,10 @@ from keyword import iskeyword
 import torch
 
 from autoloss.formulas.constants import evaluate_exactly
-from autoloss.formulas.functions import RESERVED, get_call_name, is_own
+from autoloss.formulas.functions import RESERVED, get_call_name
 from autoloss.formulas.notations import LINE, SIGN, Notation, Written, call_by_name
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import Operator
+from autoloss.space.operators import Operator, is_own
 
 INLINE = 52
 """Characters of a formula that still stands in one statement, so that no statement needs a second line."""

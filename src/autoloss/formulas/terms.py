@@ -16,10 +16,9 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from autoloss.formulas.functions import is_own
 from autoloss.formulas.notations import LATEX, MATHML, TEXT, UNICODE, Notation, Written, opposite
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import OPERATORS, Operator, upcast
+from autoloss.space.operators import OPERATORS, Operator, is_own, upcast
 from autoloss.space.parsing import MAXIMUM_NUMBER, parse
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoloss.errors import RequestError
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import EPSILON, OPERATORS
+from autoloss.space.operators import EPSILON, is_own
 
 
 class Jet:
@@ -178,7 +178,7 @@ def differentiate(tree: Expression) -> Callable[[Jet, Jet], Jet]:
     ([-4.0, -0.0], [16.0, 0.0])
     """
     for operator in tree.operators:
-        if operator != OPERATORS.get(operator.name) or operator.function is not OPERATORS[operator.name].function:
+        if is_own(operator):
             raise RequestError(
                 f"The operator {operator.name!r} is your own, and its second derivative is not known; an objective for boosting "
                 "needs operators of Table 1."

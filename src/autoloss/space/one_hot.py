@@ -16,11 +16,11 @@ from torch import Tensor
 
 from autoloss.space.activated import ActivatedBranch, index_classes, is_plain, spatial, to_logits
 from autoloss.space.branch import Branch
+from autoloss.space.derivatives import ELEMENTWISE
 from autoloss.space.expression import CONSTANT, Expression, build, leaf
-from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.operators import OPERATORS, Operator, is_own
 from autoloss.space.options import PROBABILITIES
 
-ELEMENTWISE = frozenset({"add", "mul", "neg", "abs", "inv", "log", "exp", "tanh", "square", "sqrt"})
 ZERO, ONE = leaf("y"), leaf(CONSTANT)
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Largest displacement of f(p, 0), relative and absolute, in each precision."""
@@ -154,17 +154,15 @@ def find_others(tree: Expression) -> Expression | None:
     its range: value and gradient have to be finite and the same in both precisions. A root that is squared becomes its operand
     where leaving out ε displaces too little to be seen. Everything else is computed as before.
     """
-    if not {"y", "p"} <= tree.leaves <= {"y", "p", CONSTANT} or not all(map(_is_elementwise, tree.operators)):
+    if not {"y", "p"} <= tree.leaves <= {"y", "p", CONSTANT}:
+        return None
+    if any(one.name not in ELEMENTWISE or is_own(one) for one in tree.operators):
         return None
     for drops_roots in (True, False):
         found = tree.fold(leaf, partial(_shorten_node, drops_roots=drops_roots)).scaled(tree.factor)
         if all(_agree(tree, found, *each) for each in TOLERANCES.items()):
             return found
     return None
-
-
-def _is_elementwise(operator: Operator) -> bool:
-    return operator.name in ELEMENTWISE and operator.function is OPERATORS[operator.name].function
 
 
 def _shorten_node(operator: Operator, parts: list[Expression], drops_roots: bool) -> Expression:

@@ -110,6 +110,11 @@ OPERATORS: dict[str, Operator] = {
 COMMUTATIVE = frozenset({"add", "mul"})
 
 
+def is_own(operator: Operator) -> bool:
+    """Return True if an operator, or the function behind its name, is not that of Table 1."""
+    return operator.name not in OPERATORS or operator.function is not OPERATORS[operator.name].function
+
+
 def upcast(x: Tensor) -> Tensor:
     """Convert 16-bit tensors to float32: `EPSILON` is 0 in float16, and no loss is computed in 16 bits."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -41,7 +41,7 @@ from autoloss.rejection.protocol import Descent
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.space.expression import Expression, Symbol
-from autoloss.space.operators import OPERATORS
+from autoloss.space.operators import is_own
 from autoloss.space.ranges import Range
 
 _ENDS = {DONE: None, NOT_FINITE: Reason.NOT_FINITE, NO_GRADIENT: Reason.NO_GRADIENT}
@@ -124,7 +124,7 @@ class CompiledEngine(Engine):
         self.check_leaves(expression)
         obstacle = self._obstacle
         for operator in expression.operators:
-            if operator.name not in FORWARD or operator.function is not OPERATORS[operator.name].function:
+            if operator.name not in FORWARD or is_own(operator):
                 obstacle = obstacle or f"the operator {operator.name!r} is not of Table 1"
         if obstacle is not None and obstacle not in self._logged:
             self._logged.add(obstacle)
