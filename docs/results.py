@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -184,21 +184,26 @@ def _count_standings(standings: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_ablation() -> dict[str, str]:
-    found = _read("ablation")
-    tasks = list(dict.fromkeys(row["task"] for row in found["rows"]))
-    head = ("arm", *(cell for task in tasks for cell in (f"{task}: explored/trained", "five best", "chosen, test")))
-    arms: dict[str, list[str]] = {}
-    for row in found["rows"]:
-        scores = (_write_score(row[key]) for key in ("top", "chosen_by_mean"))
-        arms.setdefault(row["arm"], []).extend((f"{row['explored']:,.0f}/{row['trainings']:.0f}", *scores))
-    rows = [(arm, *cells) for arm, cells in arms.items()]
-    seeds = sorted({row["seeds"] for row in found["rows"]})
+    parts = {name: _read(name) for name in ("ablation", "ablation_digits")}
+    rows = [row for part in parts.values() for row in part["rows"]]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    cells = {(row["arm"], row["task"]): tuple(_write_arm(row)) for row in rows}
+    head = ("arm", *(cell for task in tasks for cell in (f"{task}: explored/trained", "five best/chosen")))
+    arms = dict.fromkeys(row["arm"] for row in rows)
+    table = [(arm, *(cell for task in tasks for cell in cells.get((arm, task), ("–", "–")))) for arm in arms]
+    early = {row["arm"]: _write_score(row["course"][0][1], 2) for row in parts["ablation_digits"]["rows"]}
     return {
-        "ablation_table": _write_table(head, rows),
-        "ablation_seconds": f"{found['seconds']:g}",
-        "ablation_tasks": ", ".join(tasks),
-        "ablation_seeds": " to ".join(str(one) for one in dict.fromkeys((seeds[0], seeds[-1]))),
+        "ablation_table": _write_table(head, table),
+        "early_paper": early["+ stop (the paper's)"],
+        "early_shelf": early["+ shelf, sums"],
+        "early_memory": early["+ memory"],
+        **{f"{name}_seconds": f"{part['seconds']:g}" for name, part in parts.items()},
     }
+
+
+def _write_arm(row: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{row['explored']:,.0f}/{row['trainings']:.0f}"
+    yield "/".join(_write_score(row[key]) for key in ("top", "chosen_by_mean"))
 
 
 def _list_transfer() -> dict[str, str]:
