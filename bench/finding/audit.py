@@ -5,14 +5,15 @@ python bench/finding/audit.py --tasks worst-digit tabular:f1:data=wine --seeds 1
 python bench/finding/audit.py --minutes 0 --out bench/results/audit.json            the table of what is done
 
 For each task, searches with several seeds end as they do for anybody: with a recommendation. In three columns, the recipe's own
-optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss, the baselines that fit
-(`comparison/baselines.py`) and the losses of the shelf are trained at the best learning rate of one grid there; the best `RIVALS`
-on the valid split go to the test split, with new training seeds. `standing` compares the recommended loss with the best of the
-others but the found one, `standard_standing` with the standard loss: above or below where p < 0.05 over seeds and examples, with
-Holm's correction for the number of losses in the first, else equal. A gain over the standard loss counts as a loss's where it holds
-in all three columns. `gain` is the share of what the best rival lacks of 1; its interquartile mean over searches has a bootstrap
-interval, stratified by task. What is finished is kept in a work folder, where the searches of a task share the trainings of its
-rivals, and a search that the file of `--out` holds is not run again.
+optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss (with several branches also
+with more weight on the classes), the baselines that fit (`comparison/baselines.py`) and the losses of the shelf are trained at
+the best learning rate of one grid there; the best `RIVALS` on the valid split go to the test split, with new training seeds.
+`standing` compares the recommended loss with the best of the others but the found one, `standard_standing` with the standard
+loss: above or below where p < 0.05 over seeds and examples, with Holm's correction for the number of losses in the first, else
+equal. A gain over the standard loss counts as a loss's where it holds in all three columns. `gain` is the share of what the best
+rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is finished is kept in a
+work folder, where the searches of a task share the trainings of its rivals, and a search that the file of `--out` holds is not
+run again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from scipy.stats import trim_mean
 import autoloss
 from autoloss import zoo
 from autoloss.comparison.baselines import baselines, enter_loss
+from autoloss.comparison.climbing import WEIGHT
 from autoloss.comparison.entrant import TEST, Entrant, Row, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
 from autoloss.comparison.record import Record, tune_learning_rates
@@ -217,6 +220,9 @@ def _measure_column(
         Entrant(loss, loss, baseline=role != "found", step_rule=column, tuned_threshold=threshold)
         for loss, role in roles.items()
     ]
+    classes = tuple((name, WEIGHT) for name, one in task.branches.items() if one.predicts_probabilities)
+    if classes and len(task.branches) > 1:
+        entrants.append(replace(entrants[0], weights=classes).spell_out())
     if recommended is not None and recommended.loss not in roles:
         entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
     tuned = tune_learning_rates(entrants, task, 0, record)
@@ -237,7 +243,8 @@ def _list_known(task: autoloss.Task) -> list[Entrant]:
 
 def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[str, Any]:
     entrant, score = row.entrant, row.score
-    values = (spec, seed, column, role, entrant.loss, entrant.learning_rate * entrant.scale, score.mean, score.interval)
+    loss = entrant.label if entrant.weights else entrant.loss
+    values = (spec, seed, column, role, loss, entrant.learning_rate * entrant.scale, score.mean, score.interval)
     return dict(zip(CSV_COLUMNS, (*values, len(score.values), score.values, row.reasons), strict=True))
 
 
@@ -271,9 +278,9 @@ def _compare(name: str, mine: Row | None, others: Sequence[Row]) -> dict[str, An
             f"{prefix}gain": None,
         }
     best = sort_by_mean(others)[0]
-    pairs = {row.entrant.loss: compare_paired(mine.score, row.score) for row in others}
-    p_values = correct_by_holm({loss: pair and pair.p_value for loss, pair in pairs.items()})
-    pair, p_value = pairs[best.entrant.loss], p_values.get(best.entrant.loss)
+    pairs = {row.entrant: compare_paired(mine.score, row.score) for row in others}
+    p_values = correct_by_holm({one.label: pair and pair.p_value for one, pair in pairs.items()})
+    pair, p_value = pairs[best.entrant], p_values.get(best.entrant.label)
     assert pair is not None
     assert best.mean is not None
     significant = p_value is not None and p_value < SIGNIFICANT
@@ -281,7 +288,7 @@ def _compare(name: str, mine: Row | None, others: Sequence[Row]) -> dict[str, An
     gain = pair.value / (1 - best.mean) if best.mean < 1 else 0.0
     values = {
         "standing": standing,
-        "rival": best.entrant.loss,
+        "rival": best.entrant.label if best.entrant.weights else best.entrant.loss,
         "difference": pair.value,
         "gain": gain,
         "p_value": p_value,

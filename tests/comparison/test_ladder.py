@@ -17,13 +17,14 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, State
 from autoloss.run.beginning import describe_tries
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.recipe import Recipe
-from autoloss.training.training import Replicates
+from autoloss.training.training import Replicates, Training
+from tests.tasks.toy import TwoHeadsTask
 
 
 def rows(seed: int, count: int = 192, distance: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -202,6 +203,42 @@ def test_candidates_are_searched_under_the_branch_weights_of_the_best():
     best = Rung(Entrant("standard", "baseline/ce", weights=(("rcnn_cls", 3.0),)), 1.0, (0.5, 0.6))
     settings = Ladder((best,), 2.0, "baseline/ce").choose_settings(("recipe", "one_norm"))
     assert Configuration().changed(settings).search.branch_weights == {"rcnn_cls": 3.0}
+
+
+@pytest.mark.parametrize("growth", [3.0, 0.5])
+def test_branch_weights_are_tried_whole_where_short_trainings_tell_only_who_begins_first(growth: float):
+    """The classes' weight slows the beginning, and pays in the end."""
+
+    class Shortened(TwoHeadsTask):
+        shortens = tunes_learning_rate = lengthens = True
+
+        def steps(self, training: Training) -> int:
+            return 10_000
+
+    trained: list[Training] = []
+
+    class Told(Record):
+        def run_trainings(self, jobs):
+            jobs = list(jobs)
+            trained.extend(job.training for job in jobs)
+            return {job: Outcome(state=State.SCORED, score=measure(job.training)) for job in jobs}
+
+    def measure(training: Training) -> float:
+        level = training.fidelity**growth * 0.4 * training.length
+        weighted = [name for name, factor in training.scale.items() if factor > 1]
+        gain = 0.1 * training.fidelity - 0.05 if weighted == ["kind"] else -0.01 * len(weighted)
+        return level + gain - abs(training.learning_rate - 1) / 100
+
+    evaluator = Evaluator(Shortened(), {}, Configuration())
+    with start_workers(evaluator, Machines(workers=0)) as dispatcher:
+        ladder = climb_ladder(evaluator, 0, 8, Told(dispatcher))
+    assert ladder is not None
+    assert ladder.best is not None
+    first = next(one for one in trained if one.scale.get("kind", 1.0) > 1)
+    assert (first.fidelity == 1) is (growth > 1)
+    if growth > 1:
+        assert ladder.best.entrant.weights == (("kind", 3.0),)
+        assert ladder.longer is not None
 
 
 @pytest.mark.parametrize("text", ["rcnn_cls", "rcnn_cls=", "rcnn_cls=0", "rcnn_cls=-1", "=3"])

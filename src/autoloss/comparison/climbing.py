@@ -86,11 +86,16 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
     extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given))
     left = budget - climb.spent - RESERVE
     second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
+    early = {one: climb.score(one) for one in chosen if one in climb.tried}
     climb.run([given, *chosen], second)
     for best in climb.choose(chosen):
-        varied = _vary(task, best)
-        climb.run(varied, second)
-        climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), second)
+        varied, share = _vary(task, best), second
+        # One branch has to learn something before the others count: short trainings tell only which way begins first.
+        if len(task.branches) > 1 and best in early:
+            floor = evaluator.measure_untrained() or 0.0
+            share = 1.0 if climb.score(best) - floor > second / first * (early[best] - floor) else second
+        climb.run([best, *varied], share, reserve=RESERVE if share < 1 else 1.0)
+        climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), share)
     own = [one for one in climb.tried if one.length == 1]
     leaders = list(dict.fromkeys([*climb.choose(own), *climb.ranked(own)]))[:2]
     longer = [one for one in climb.ranked(climb.tried)[:1] if one.length > 1]
@@ -211,14 +216,16 @@ def _vary(task: Task, best: Entrant) -> list[Entrant]:
     branches = list(task.branches)
     weighted = CLASS_WEIGHTS.get(best.loss, ()) if len(branches) == 1 else ()
     found = [replace(best, label=say_loss(loss), loss=loss) for loss in weighted]
-    if len(branches) > 1:
-        groups: set[tuple[str, ...]] = {(name,) for name in branches}
-        groups.add(tuple(name for name in branches if task.branches[name].predicts_probabilities))
-        found += [replace(best, weights=tuple((name, WEIGHT) for name in group)) for group in sorted(groups) if group]
     if task.tunes_threshold:
         found.append(replace(best, tuned_threshold=True))
     if task.lengthens:
         found.append(replace(best, length=2.0))
+    if len(branches) > 1:
+        # What a small budget has room for comes first: all classes together, and the longer training.
+        classes = tuple(name for name in branches if task.branches[name].predicts_probabilities)
+        groups = dict.fromkeys([classes, *((name,) for name in sorted(branches))])
+        several = [replace(best, weights=tuple((name, WEIGHT) for name in group)) for group in groups if group]
+        found = [*several[:1], *found, *several[1:]]
     return found
 
 
