@@ -222,7 +222,7 @@ def _measure_column(
     ]
     classes = tuple((name, WEIGHT) for name, one in task.branches.items() if one.predicts_probabilities)
     if classes and len(task.branches) > 1:
-        entrants.append(replace(entrants[0], weights=classes).spell_out())
+        entrants.append(replace(entrants[0], weights=classes))
     if recommended is not None and recommended.loss not in roles:
         entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
     tuned = tune_learning_rates(entrants, task, 0, record)
