@@ -12,20 +12,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parent.iterdir()) if path.is_dir()]
 
+import psutil
+
+from autoloss.workers.process_table import find_descendants
 from output import NOT_RUN, Figure, NoRowError
 
 BENCH = Path(__file__).resolve().parent
@@ -72,7 +74,7 @@ def find_scripts() -> dict[str, Path]:
 
 
 def run_script(path: Path, limit_seconds: float, arguments: Sequence[str] = ()) -> Run:
-    """Run a script in a process group of its own, which is killed at the limit, and read the JSON document it prints."""
+    """Run a script, kill it with its descendants at the limit, and read the JSON document it prints."""
     began = time.monotonic()
     command = [sys.executable, str(path), "--quick", "--json", *arguments]
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryDirectory() as folder:
@@ -82,7 +84,10 @@ def run_script(path: Path, limit_seconds: float, arguments: Sequence[str] = ()) 
         try:
             printed, _ = process.communicate(timeout=limit_seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            # Drivers of a script have process groups of their own.
+            for one in [*find_descendants(process.pid), process]:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
             process.communicate()
             return Run(path.stem, limit_seconds, failure=f"took more than {limit_seconds:g} s")
         errors.seek(0)

@@ -76,6 +76,7 @@ USUAL = {
     "cases": 1000,
     "times": 10,
     "starts": 3,
+    "kinds": len(faults_outside.KINDS),
 }
 QUICK = {
     "kills": 3,
@@ -90,6 +91,7 @@ QUICK = {
     "cases": 2,
     "times": 1,
     "starts": 1,
+    "kinds": 3,
 }
 
 
@@ -100,6 +102,10 @@ def _clean(folder: Path) -> faults_driver.Clean:
 def _kill_by_default(folder: Path, sizes: Namespace) -> Shown:
     known = faults_driver.clean(folder, DEFAULT_EVALUATIONS, toy.BY_DEFAULT)
     return faults_driver.kills_at_random(folder, known, sizes.kills, where=" of a search by default")
+
+
+def _come_from_outside(folder: Path, sizes: Namespace) -> Shown:
+    return faults_outside.outside(folder, _clean(folder), sizes.starts, tuple(faults_outside.KINDS)[: sizes.kinds])
 
 
 Experiment = Callable[[Path, Namespace], Shown]
@@ -114,7 +120,7 @@ PROMISES: Mapping[str, Experiment] = {
     "clients": lambda at, sizes: faults_clients.hostile_clients(at, _clean(at), sizes.rounds),
     "data": lambda at, sizes: faults_data.hostile_files(at, sizes.cases),
     "folders": lambda at, sizes: faults_folders.folders(at, _clean(at), sizes.times),
-    "outside": lambda at, sizes: faults_outside.outside(at, _clean(at), sizes.starts),
+    "outside": _come_from_outside,
 }
 """Name → the experiment; it gets a folder of its own and the sizes on the command line."""
 

@@ -35,6 +35,8 @@ LATEST_INTERRUPT = 8.0
 """Seconds after which a command is interrupted at the latest."""
 DEADLINE, SUSPENDED = 10, 25.0
 """Seconds for which a training may run, and for which the machine stands still meanwhile."""
+CROWD = 16
+"""Workers of a search that are far too many; each takes some 300 MB, which more of them would not leave on a small machine."""
 CHILD = """
 import multiprocessing, sys
 import autoloss, toy
@@ -219,7 +221,7 @@ def _link(trial: Trial) -> None:
 
 def _crowd(trial: Trial) -> None:
     """Far more workers than cores and candidates; others on the machine come first."""
-    trial.finish(trial.start(trial.words("--workers", "64"), prepare=partial(os.nice, 10)), 0)
+    trial.finish(trial.start(trial.words("--workers", str(CROWD)), prepare=partial(os.nice, 10)), 0)
     trial.compare()
 
 
@@ -305,7 +307,7 @@ KINDS: Mapping[str, Callable[[Trial], None]] = {
     "locale C": partial(_start_otherwise, python=PLAIN, variables={"LC_ALL": "C", "PYTHONUTF8": "0"}),
     "files named like libraries": _shadow,
     "linked and moved": _link,
-    "64 workers": _crowd,
+    f"{CROWD} workers": _crowd,
     "suspended": _suspend,
     "folder removed": _remove,
     "folder read-only": _protect,

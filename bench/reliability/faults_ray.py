@@ -244,15 +244,15 @@ USUAL = {
     "harm_seconds": 15,
 }
 QUICK = {
-    "evaluations": 10,
-    "killed_evaluations": 30,
-    "counts": 2,
+    "evaluations": 6,
+    "killed_evaluations": 12,
+    "counts": 1,
     "delays": 1,
-    "seconds": 40,
-    "interval_seconds": 15,
+    "seconds": 8,
+    "interval_seconds": 3,
     "parts": 1,
     "harms": 1,
-    "harm_seconds": 5,
+    "harm_seconds": 2,
 }
 
 

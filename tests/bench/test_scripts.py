@@ -10,6 +10,7 @@ from importlib import import_module
 import pytest
 
 import quick
+from autoloss.workers.process_table import has_ended
 from output import NOT_RUN, Figure
 
 SCRIPTS = quick.find_scripts()
@@ -139,3 +140,14 @@ def test_a_script_that_fails_is_named_with_its_reason(code, failure, tmp_path):
     run = quick.run_script(script, 1.0 if "sleep" in code else 60.0)
     assert run.failure == failure
     assert f"FAILED: {failure}" in quick.format_table([run], page="")
+
+
+def test_a_script_at_its_limit_takes_the_drivers_that_it_started_along(tmp_path):
+    script, place = tmp_path / "driver.py", tmp_path / "pid"
+    script.write_text(
+        "import subprocess, sys, time\nfrom pathlib import Path\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        f"Path({str(place)!r}).write_text(str(child.pid))\ntime.sleep(60)\n"
+    )
+    assert "took more than" in quick.run_script(script, 2.0).failure
+    assert has_ended(int(place.read_text()))
