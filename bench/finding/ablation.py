@@ -3,14 +3,15 @@
 python bench/finding/ablation.py --work /tmp/ablation.sqlite --out bench/results/ablation.json      keeps each training; goes on
 python bench/finding/ablation.py --tasks digits-det --seconds 600 --work …                           the detector
 
-The paper's ablation, with its arms in its order: random search, naive evolution, with the rejection protocol, with the equivalence
-check, and with a stop at invalid values, all from the settings of its recipe; then the same search with each part that this project
-added, one after the other. All arms of a seed share samples and training seed, and a loss that two of them propose is trained once,
-but each is charged with its processor time: an arm ends after so many seconds of one thread, in rejection tests and in trainings.
-Without the protocol, the first attempt that holds a prediction and a target is trained; without the equivalence check, no loss is
-another's twin; without a stop, a training that diverges is charged with the time of a whole one. The five best whole trainings of
-an arm are trained again on two new seeds of the valid split: `chosen` is the test score of the one that the search calls best, and
-`chosen_by_mean` that of the one with the best mean, the choice under noise.
+The paper's ablation, with its arms in its order: random search, naive evolution, with the rejection protocol, with the
+equivalence check, and with a stop at invalid values, all from the settings of its recipe; then the same search with each part
+that this project added, one after the other. All arms of a seed share samples and training seed, and a loss that two of them
+propose is trained once, but each is charged with its processor time: an arm ends after so many seconds of one thread, in
+rejection tests and in trainings. Without the protocol, the first attempt that holds a prediction and a target is trained; without
+the equivalence check, no loss is another's twin; without a stop, a training that diverges is charged with the time of a whole
+one. A memory is learnt without the task. The five best whole trainings of an arm are trained again on two new seeds of the valid
+split: `chosen` is the test score of the one that the search calls best, and `chosen_by_mean` that of the one with the best mean,
+the choice under noise.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
-from autoloss.proposing.memory import recall
+from autoloss.proposing.memory import Memory, read_prior
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Outcome, State
@@ -254,7 +255,9 @@ def _search(name: str, seed: int, arm: str, path: Path, end: float, arguments: A
     try:
         with InlineWorkers(worker) as workers:
             forms = {name: branch.form(samples[name]) for name, branch in task.branches.items()}
-            memory = recall(adapted.search, forms, evaluator.operators)
+            # What it learnt from the task itself is left out.
+            known = [forest for forest in read_prior(adapted.search.prior)[0] if forest.source != name]
+            memory = Memory(known, forms, evaluator.operators) if known else None
             history = History(task.branches, adapted, make_proposer(adapted, memory=memory))
             ended = run_loop(history, _Nowhere(), Dispatcher(workers, adapted.limits))
     except TimeIsUp:

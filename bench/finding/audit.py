@@ -10,10 +10,10 @@ with more weight on the classes), the baselines that fit (`comparison/baselines.
 the best learning rate of one grid there; the best `RIVALS` on the valid split go to the test split, with new training seeds.
 `standing` compares the recommended loss with the best of the others but the found one, `standard_standing` with the standard
 loss: above or below where p < 0.05 over seeds and examples, with Holm's correction for the number of losses in the first, else
-equal. A gain over the standard loss counts as a loss's where it holds in all three columns. `gain` is the share of what the best
-rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is finished is kept in a
-work folder, where the searches of a task share the trainings of its rivals, and a search that the file of `--out` holds is not
-run again.
+equal. A gain over the standard loss counts as a loss's where it holds in all three columns (not where a task takes its own
+alone). `gain` is the share of what the best rival lacks of 1; its interquartile mean over searches has a bootstrap interval,
+stratified by task. What is finished is kept in a work folder, where the searches of a task share the trainings of its rivals, and
+a search that the file of `--out` holds is not run again.
 """
 
 from __future__ import annotations
@@ -301,17 +301,17 @@ def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     searches = list(dict.fromkeys((one["task"], one["search_seed"]) for one in standings))
     chosen = [one for one in standings if one["is_recommended_recipe"]]
     by_search = {key: [one for one in standings if (one["task"], one["search_seed"]) == key] for key in searches}
+    # A task that takes its own optimiser alone shows nothing of the others.
+    everywhere = [part for part in by_search.values() if len(part) == len(COLUMNS)]
     origins = Counter(one["origin"] for one in chosen)
     places = Counter(one["standing"] for one in chosen)
     return {
         "searches": len(searches),
         **{origin: origins[origin] for origin in ("found", "shelf", "standard")},
         **{place: places[place] for place in ("above", "equal", "below")},
-        "above_everywhere": sum(all(one["standing"] == "above" for one in part) for part in by_search.values()),
-        "gain_everywhere": sum(all(one["standard_standing"] == "above" for one in part) for part in by_search.values()),
-        "found_above_everywhere": sum(
-            all(one["found_standing"] == "above" for one in part) for part in by_search.values()
-        ),
+        "above_everywhere": sum(all(one["standing"] == "above" for one in part) for part in everywhere),
+        "gain_everywhere": sum(all(one["standard_standing"] == "above" for one in part) for part in everywhere),
+        "found_above_everywhere": sum(all(one["found_standing"] == "above" for one in part) for part in everywhere),
         "gain": _summarise([(one["task"], one["gain"]) for one in chosen if one["gain"] is not None]),
     }
 
