@@ -6,6 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.equivalence import pack_verdict
-from autoloss.proposing.jobs import RejectionBatch
+from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
@@ -53,7 +54,9 @@ REASONS = (
 
 
 class ToyEngine(Engine):
-    """A third engine: it computes a batch backwards, in plain autograd."""
+    """A third engine, for batches of five: it computes a batch backwards, in plain autograd."""
+
+    batch_size: ClassVar[int] = 5
 
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:
         found = [self._differentiate(expression) for expression in reversed(expressions)]
@@ -177,34 +180,57 @@ def test_a_leaf_that_the_branch_lacks_is_refused(maker: str):
             refused([TREES["passes"], leaf("i")])
 
 
+def results(tester: RejectionTester, trees: Sequence[Expression]) -> list[Attempt]:
+    return [tester.test(number, [tree])[0] for number, tree in enumerate(trees, 4)]
+
+
 @pytest.mark.parametrize("maker", MAKERS)
-def test_a_rejection_test_is_remembered_until_its_key_is_known(maker: str):
+def test_a_batch_of_rejection_tests_equals_one_at_a_time(maker: str):
     operators = {**OPERATORS, "sine": SINE}
     trees = [leaf("y"), *TREES.values(), parse("1 + p"), *reversed(TREES.values())]
-    tester = RejectionTester(engine_of(maker), Configuration(), operators)
-    found = [tester.test(number, tree) for number, tree in enumerate(trees, 4)]
+    together, alone = (RejectionTester(engine_of(maker), Configuration(), operators) for _ in range(2))
+    found = together.test(4, trees)
+    assert found == results(alone, trees)
     assert [one.number for one in found] == list(range(4, 4 + len(trees)))
     assert [one.formula for one in found] == [str(tree) for tree in trees]
-    alone = [RejectionTester(engine_of(maker), Configuration(), operators).test(4, tree) for tree in trees]
-    assert [one._replace(number=4) for one in found] == alone
+    assert together.test(0, []) == []
     known = [one.key for one in found if one.simulated][:2]
-    tester.learn(b"".join(pack_verdict(key, passed=True) for key in known), 0)
-    tester._tested.clear()
-    again = [tester.test(4, tree) for tree in trees]
+    for tester in (together, alone):
+        tester.learn(b"".join(pack_verdict(key, passed=True) for key in known), 0)
+        tester._tested.clear()
+    assert (again := together.test(4, trees)) == results(alone, trees)
     assert [one.key in known for one in found if one.key] == [not one.simulated for one in again if one.key]
 
 
-@pytest.mark.parametrize("count", [1, 4, 60])
-def test_a_job_runner_stops_at_the_first_that_passes(count: int):
+@pytest.mark.parametrize("count", [1, 4, 5, 60])
+def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passes(
+    count: int, monkeypatch: pytest.MonkeyPatch
+):
     task = QuickTask()
     samples = task.samples(2, 0)
     configuration = Configuration().changed({**QUICK, "rejection.engine": "reference"})
-    evaluator = Evaluator(task, samples, configuration)
-    found = evaluator.test(RejectionBatch(3, "main", Kind.FRESH.value, None, 7, count))
-    alphabet, settings = evaluator.get_tester("main").alphabet, configuration.evolution
+    job = RejectionBatch(3, "main", Kind.FRESH.value, None, 7, count)
+    one_by_one = Evaluator(task, samples, configuration)
+    expected = one_by_one.test(job)
+    tester = one_by_one.get_tester("main")
+    settings = configuration.evolution
     numbers = range(7, 7 + count)
-    drawn = [draw_attempt(3, "main", Kind.FRESH, number, None, alphabet, settings, 0) for number in numbers]
+    drawn = [draw_attempt(3, "main", Kind.FRESH, number, None, tester.alphabet, settings, 0) for number in numbers]
     alone = Evaluator(task, samples, configuration).get_tester("main")
-    every = [alone.test(number, tree) for number, tree in enumerate(drawn, 7)]
+    every = [alone.test(number, [tree])[0] for number, tree in enumerate(drawn, 7)]
     first = next((place for place, one in enumerate(every, 1) if alone.passes(one)), count)
-    assert found == every[:first]
+    assert expected == every[:first]
+
+    batches: list[int] = []
+    batched = Evaluator(task, samples, configuration)
+    toy = ToyEngine(tester.engine.branch, tester.engine.reference, tester.engine.settings)
+    toy.directions = tester.engine.directions
+    monkeypatch.setattr(ToyEngine, "allows_early_stops", False)
+    batched._testers["main"] = RejectionTester(toy, configuration)
+    test = batched._testers["main"].test
+    monkeypatch.setattr(
+        batched._testers["main"], "test", lambda at, trees: batches.append(len(trees)) or test(at, trees)
+    )
+    assert batched.test(job) == expected
+    full, rest = divmod(count, 5)
+    assert batches == ([5] * full + [rest] * bool(rest))[: -(-first // 5)]

@@ -139,10 +139,10 @@ def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known(
     trees = [
         tester.parse(text) for text in ("mul(y, p)", "neg(mul(y, p))", "square(add(y, p))", "mul(exp(y), sqrt(p))")
     ]
-    alone = [tester.test(0, tree) for tree in trees]
+    alone = tester.test(0, trees)
     assert {bool(attempt.reason) for attempt in alone} == {True, False}
     informed.learn(b"".join(pack_verdict(attempt.key, True) for attempt in alone), 0)
-    for attempt, known in zip(alone, [informed.test(0, tree) for tree in trees], strict=True):
+    for attempt, known in zip(alone, informed.test(0, trees), strict=True):
         assert attempt.simulated
         assert not known.simulated
         assert informed.passes(known)

@@ -131,20 +131,26 @@ class Evaluator:
         tester.learn(job.known, job.known_before)
         parent = None if job.parent is None else tester.parse(job.parent)
         settings, seed = self.configuration.evolution, self.configuration.seed
-        kind, passed = Kind(job.kind), 0
         done: list[Attempt] = []
-        for number in range(job.first, job.first + job.count):
-            tree = draw_attempt(job.candidate, job.branch, kind, number, parent, tester.alphabet, settings, seed)
-            done.append(tester.test(number, tree))
-            passed += tester.passes(done[-1])
-            if passed == job.passes:
-                break
+        passed = 0
+        while len(done) < job.count:
+            first = job.first + len(done)
+            numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
+            trees = [
+                draw_attempt(job.candidate, job.branch, Kind(job.kind), number, parent, tester.alphabet, settings, seed)
+                for number in numbers
+            ]
+            for tested in tester.test(first, trees):
+                done.append(tested)
+                passed += tester.passes(tested)
+                if passed == job.passes:
+                    return done
         return done
 
     def test_loss(self, trees: Mapping[str, Expression]) -> dict[str, Attempt]:
         """Hold a loss to the rejection protocol as the search does, each branch on its own."""
         with isolate():
-            return {name: self.get_tester(name).test(0, tree) for name, tree in trees.items()}
+            return {name: self.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
 
     def judge(self, branch: str, trees: Sequence[Expression]) -> list[Verdict]:
         """Run all steps of the protocol with losses on a branch."""

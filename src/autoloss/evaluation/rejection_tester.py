@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from autoloss.proposing.equivalence import unpack_verdicts
@@ -41,7 +41,7 @@ class RejectionTester:
     """Tests losses on one branch, and remembers the results by canonical text.
 
     Args:
-        engine: Computes gradients and verdicts.
+        engine: Computes gradients and verdicts; it decides for how many trees at once (`batch_size`).
         operators: All that a formula may hold, by name.
         scale: Brings losses to the scale of the standard one; None keeps their own.
     """
@@ -85,42 +85,59 @@ class RejectionTester:
         """Return True if a tested attempt passes; the driver's verdict has priority."""
         return bool(attempt.key) and self._known.get(attempt.key, attempt.simulated and attempt.reason is None)
 
-    def test(self, number: int, tree: Expression) -> Attempt:
-        """Test a tree, the attempt of this number: size and structure, then the gradient, then the protocol."""
-        reason = self._check_form(tree)
-        tested = self._test_canonical(tree.canonical()) if reason is None else Attempt(0, "", reason.name)
-        return tested._replace(number=number, formula=str(tree))
+    def test(self, first: int, trees: Sequence[Expression]) -> list[Attempt]:
+        """Test a batch of trees: size and structure, then the gradient, then the protocol.
+
+        Args:
+            first: Number of the first tree among the attempts; the others follow.
+
+        Returns:
+            One result per tree, in order, each equal to what testing the tree alone returns.
+        """
+        reasons = [self._check_form(tree) for tree in trees]
+        valid = [tree.canonical() for tree, reason in zip(trees, reasons, strict=True) if reason is None]
+        tested = iter(self._test_canonical(valid))
+        return [
+            (next(tested) if reason is None else Attempt(0, "", reason.name))._replace(number=number, formula=str(tree))
+            for number, (tree, reason) in enumerate(zip(trees, reasons, strict=True), first)
+        ]
 
     def _check_form(self, tree: Expression) -> Reason | None:
         if len(tree.operators) > self._maximum:
             return Reason.SIZE
         return None if tree.holds(self.engine.branch.leaves_and_roles) else Reason.STRUCTURE
 
-    def _test_canonical(self, tree: Expression) -> Attempt:
-        """Test a canonical tree, or return the result that is remembered of its text."""
-        name = str(tree)
-        tested = self._tested.get(name)
-        # A result without a verdict counts only while its key is known.
-        if tested is None or not (tested.simulated or tested.reason or tested.key in self._known):
-            tested = self._test_new(tree)
-            if len(self._tested) >= REMEMBERED:
-                self._tested.clear()
-            self._tested[name] = tested
-        return tested
+    def _test_canonical(self, trees: Sequence[Expression]) -> list[Attempt]:
+        """Test canonical trees, each text once."""
+        names = [str(tree) for tree in trees]
+        new = {name: tree for name, tree in zip(names, trees, strict=True) if not self._is_tested(name)}
+        found = dict(zip(new, self._test_new(list(new.values())), strict=True))
+        results = [found[name] if name in found else self._tested[name] for name in names]
+        if len(self._tested) >= REMEMBERED:
+            self._tested.clear()
+        self._tested.update(found)
+        return results
 
-    def _test_new(self, tree: Expression) -> Attempt:
-        (gradient,) = self.engine.gradients([tree])
-        tested = _check_gradient(tree, gradient)
-        if tested.reason is None and tested.key not in self._known:
-            (verdict,) = self._decide([tree])
+    def _is_tested(self, name: str) -> bool:
+        """Check whether a result is remembered; one without a verdict counts only while its key is known."""
+        tested = self._tested.get(name)
+        return tested is not None and (tested.simulated or bool(tested.reason) or tested.key in self._known)
+
+    def _test_new(self, trees: Sequence[Expression]) -> list[Attempt]:
+        gradients = self.engine.gradients(trees)
+        results = [_check_gradient(tree, gradient) for tree, gradient in zip(trees, gradients, strict=True)]
+        rest = [i for i, one in enumerate(results) if one.reason is None and one.key not in self._known]
+        for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
             reason = verdict.reason.name if verdict.reason else None
-            tested = tested._replace(reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
-        # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here. A verdict
-        # that was told does not change.
-        if self._scale is not None and tested.key and self._known.get(tested.key, True):
-            scaled = self._scale.measure(tree, gradient)
-            tested = tested._replace(signature=scaled.signature, factor=scaled.factor)
-        return tested
+            results[i] = results[i]._replace(reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
+        if self._scale is not None:
+            # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here. A
+            # verdict that was told does not change.
+            for i, attempt in enumerate(results):
+                if attempt.key and self._known.get(attempt.key, True):
+                    scaled = self._scale.measure(trees[i], gradients[i])
+                    results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
+        return results
 
 
 def _check_gradient(tree: Expression, gradient: Gradient) -> Attempt:

@@ -43,9 +43,12 @@ class Engine(ABC):
         operator_cap: The most operators of a tree, for engines that reserve memory by it. The reference accepts any tree.
 
     Attributes:
+        batch_size: Number of trees that a caller should pass at once, if it has them. Everything after the first loss that
+            passes is computed in vain, so an engine that gains nothing from batches leaves this at 1.
         allows_early_stops: Whether a search may screen losses before it runs all steps (see `screen.py`).
     """
 
+    batch_size: ClassVar[int] = 1
     allows_early_stops: ClassVar[bool] = True
 
     def __init__(
