@@ -85,30 +85,23 @@ RULES = [
     ("square(-3 * p)", "none", "9 * p**2"),
     # 1 / (x + ε) is odd only away from 0.
     ("inv(-p)", "softmax", "1 / (-p)"),
-    ("inv(-(1 + p))", "softmax", "-1 / (p + 1)"),
     ("inv(2 * p)", "softmax", "1 / (2 * p)"),
     ("inv(2 * exp(p))", "softmax", "1/2 / exp(p)"),
     ("p / p", "softmax", "p / p"),
-    ("exp(p) / exp(p)", "softmax", "1"),
     ("p * (1 / (1 / y))", "softmax", "p * y"),
-    # Logarithm and exponential undo each other where neither ε nor overflow is felt.
+    # A logarithm undoes an exponential where neither ε nor overflow is felt.
     ("log(exp(p))", "softmax", "p"),
     ("log(exp(p))", "none", "log(exp(p))"),
-    ("exp(log(p))", "softmax", "exp(log(p))"),
-    ("exp(log(1 + p))", "softmax", "p + 1"),
     ("log(y * exp(p))", "softmax", "log(y * exp(p))"),
     ("log((1 + y) * exp(p))", "softmax", "log(y + 1) + p"),
     ("log(1 + p) + log(1 + y)", "softmax", "log((p + 1) * (y + 1))"),
     ("log(p) + log(y)", "softmax", "log(p) + log(y)"),
-    ("exp(p) * exp(-y)", "softmax", "exp(p - y)"),
     ("sqrt(p)**2", "softmax", "p"),
     ("sqrt(p)**2", "none", "abs(p)"),
-    ("sqrt(p**2)", "softmax", "sqrt(p**2)"),
     # (√p)² is p + ε, of which a logarithm is not that of p where p is small.
     ("log(sqrt(p)**2)", "softmax", "log(sqrt(p)**2)"),
     ("log(y + sqrt(p)**2) * abs(p)", "softmax", "p * log(sqrt(p)**2 + y)"),
     ("log(1 + sqrt(p)**2)", "softmax", "log(p + 1)"),
-    ("sqrt((1 + p)**2)", "softmax", "p + 1"),
     # Sums and products.
     ("p + p + y - y", "none", "2 * p"),
     ("y * p + y * exp(p)", "none", "y * (exp(p) + p)"),
@@ -128,7 +121,6 @@ RULES = [
     ("max_pool(mean_c(p))", "none", "max_pool(mean_c(p))"),
     ("mean_nhw(y * mean_nhw(p))", "none", "mean_nhw(p) * mean_nhw(y)"),
     ("-min_pool(-p)", "none", "max_pool(p)"),
-    ("max_pool(1 - 2 * p)", "none", "1 - 2 * min_pool(p)"),
     ("max_pool(max_pool(p))", "none", "max_pool(max_pool(p))"),
     # Numbers.
     ("max_pool(exp(1)) * p", "none", "exp(1) * p"),

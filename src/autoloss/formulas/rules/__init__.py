@@ -23,10 +23,6 @@ SUM_RULES: tuple[Rule, ...] = (
 PRODUCT_RULES: tuple[Rule, ...] = (
     products.flatten_product,
     products.combine_like_factors,
-    products.cancel_factors,
-    products.merge_exponentials,
-    products.merge_absolute_values,
-    products.merge_roots,
     products.distribute_number,
     products.factor_out_minus,
 )
@@ -40,22 +36,15 @@ POWER_RULES: tuple[Rule, ...] = (
 )
 CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
     "abs": (compute_constant, calls.drop_absolute_value, calls.split_absolute_value),
-    "inv": (
-        compute_constant,
-        calls.cancel_inverses,
-        calls.split_inverse_of_multiple,
-        calls.move_minus_out_of_inverse,
-        calls.invert_quotient,
-        calls.invert_exponential,
-    ),
+    "inv": (compute_constant, calls.cancel_inverses, calls.split_inverse_of_multiple),
     "log": (compute_constant, calls.move_minus_out, calls.expand_logarithm),
-    "exp": (compute_constant, calls.cancel_exponential),
+    "exp": (compute_constant,),
     "tanh": (compute_constant, calls.move_minus_out),
-    "sqrt": (compute_constant, calls.move_minus_out, calls.drop_on_binary, calls.cancel_root),
+    "sqrt": (compute_constant, calls.move_minus_out, calls.drop_on_binary),
     "mean_nhw": (calls.drop_mean, calls.move_out_of_mean),
     "mean_c": (calls.drop_mean, calls.move_out_of_mean),
-    "max_pool": (calls.drop_pool, calls.move_factor_out_of_pool, calls.move_summands_out_of_pool),
-    "min_pool": (calls.drop_pool, calls.move_factor_out_of_pool, calls.move_summands_out_of_pool),
+    "max_pool": (calls.drop_pool, calls.move_factor_out_of_pool),
+    "min_pool": (calls.drop_pool, calls.move_factor_out_of_pool),
 }
 
 

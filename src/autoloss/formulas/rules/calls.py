@@ -12,7 +12,6 @@ from autoloss.formulas.terms import (
     is_negative,
     list_factors,
     negate,
-    power,
     product,
     split_coefficient,
     total,
@@ -65,34 +64,6 @@ def split_inverse_of_multiple(term: Term, facts: Facts) -> Term | None:
     return None if inverted is None else product(inverted, call("inv", rest))
 
 
-def move_minus_out_of_inverse(term: Term, facts: Facts) -> Term | None:
-    """1/(−a − 1) is −1/(a + 1) where a + 1 is well away from 0."""
-    inner = term.parts[0]
-    lonely = inner.head == "sum" and all(map(is_negative, inner.parts))
-    return product(MINUS, call(term.called, negate(inner))) if lonely and facts.bound(inner).is_away_from_zero else None
-
-
-def invert_quotient(term: Term, facts: Facts) -> Term | None:
-    """1/(a/b) is b/a where a/b and b are well away from 0."""
-    inner = term.parts[0]
-    if facts.may_overflow(inner):
-        return None
-    above = [part.parts[0] for part in list_factors(inner) if part.is_call("inv")]
-    below = [part for part in list_factors(inner) if not part.is_call("inv")]
-    if not above or not all(facts.bound(part).is_away_from_zero for part in (inner, *above, *below)):
-        return None
-    return product(*above, call("inv", product(*below)))
-
-
-def invert_exponential(term: Term, facts: Facts) -> Term | None:
-    """1/exp(−a) is exp(a); 1/exp(a) stays, since b/exp(a) is shorter than b·exp(−a)."""
-    inner = term.parts[0]
-    if not inner.is_call("exp") or facts.may_overflow(inner) or not facts.bound(inner).is_away_from_zero:
-        return None
-    opposite = negate(inner.parts[0])
-    return call("exp", opposite) if opposite.size < inner.parts[0].size else None
-
-
 def expand_logarithm(term: Term, facts: Facts) -> Term | None:
     """log(exp(a)) is a, where exp(a) is neither lost in ε nor infinite; log(a·exp(b)) is log(a) + b."""
     if not facts.bound(term.parts[0]).within(AWAY, LARGE):
@@ -103,22 +74,6 @@ def expand_logarithm(term: Term, facts: Facts) -> Term | None:
     rest = [call("log", product(*others))] if others else []
     known = (facts.bound(part).within(AWAY, LARGE) for part in (*exponentials, *others))
     return total(*inside, *rest) if exponentials and all(known) else None
-
-
-def cancel_exponential(term: Term, facts: Facts) -> Term | None:
-    """exp(log(a)) is a where a is well above 0."""
-    inner = term.parts[0]
-    if not inner.is_call("log") or not facts.bound(inner.parts[0]).within(AWAY, LARGE):
-        return None
-    return inner.parts[0]
-
-
-def cancel_root(term: Term, facts: Facts) -> Term | None:
-    """√(a²) is |a| where a is well away from 0."""
-    inner = term.parts[0]
-    if inner.head != "power" or inner.exponent % 2 or not facts.bound(inner.parts[0]).is_away_from_zero:
-        return None
-    return power(call("abs", inner.parts[0]), inner.exponent // 2)
 
 
 def drop_on_binary(term: Term, facts: Facts) -> Term | None:
@@ -133,8 +88,11 @@ def drop_mean(term: Term, facts: Facts) -> Term | None:
 
 def move_out_of_mean(term: Term, facts: Facts) -> Term | None:
     """mean(2a + 1) is 2·mean(a) + 1: whatever is equal over all elements joined leaves the mean."""
-    name, join = term.called.name, total if term.parts[0].head == "sum" else product
-    outside, inside = _part_constant(term.parts[0], facts, name)
+    inner, name = term.parts[0], term.called.name
+    join = total if inner.head == "sum" else product
+    parts = inner.parts if inner.head in ("sum", "product") else (inner,)
+    outside = [part for part in parts if facts.is_constant_over(part, name)]
+    inside = [part for part in parts if part not in outside]
     return join(*outside, call(name, join(*inside))) if outside and inside else None
 
 
@@ -144,14 +102,6 @@ def drop_pool(term: Term, facts: Facts) -> Term | None:
     return term.parts[0] if alone else None
 
 
-def move_summands_out_of_pool(term: Term, facts: Facts) -> Term | None:
-    """max_pool(a + 1) is max_pool(a) + 1."""
-    if term.parts[0].head != "sum":
-        return None
-    outside, inside = _part_constant(term.parts[0], facts, "mean_nhw")
-    return total(*outside, call(term.called, total(*inside))) if outside and inside else None
-
-
 def move_factor_out_of_pool(term: Term, facts: Facts) -> Term | None:
     """max_pool(−2a) is −2·min_pool(a)."""
     coefficient, rest = split_coefficient(term.parts[0])
@@ -159,9 +109,3 @@ def move_factor_out_of_pool(term: Term, facts: Facts) -> Term | None:
         return None
     upward = term.is_call("max_pool") == (coefficient.value > 0)
     return product(coefficient, call("max_pool" if upward else "min_pool", rest))
-
-
-def _part_constant(term: Term, facts: Facts, mean: str) -> tuple[list[Term], list[Term]]:
-    parts = term.parts if term.head in ("sum", "product") else (term,)
-    outside = [part for part in parts if facts.is_constant_over(part, mean)]
-    return outside, [part for part in parts if part not in outside]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from autoloss.formulas.constants import fold_constants, multiply_numbers
 from autoloss.formulas.rules.facts import Facts, choose_sign, collect_exponents
 from autoloss.formulas.terms import (
@@ -15,7 +13,6 @@ from autoloss.formulas.terms import (
     is_negative,
     list_factors,
     negate,
-    number,
     power,
     product,
     split_coefficient,
@@ -36,55 +33,6 @@ def combine_like_factors(term: Term, facts: Facts) -> Term | None:
     coefficient = multiply_numbers(numbers) if numbers else ONE
     rest = collect_exponents(product(*(part for part in term.parts if part.head != "number")))
     return None if coefficient is None else product(coefficient, *(power(base, count) for base, count in rest.items()))
-
-
-def cancel_factors(term: Term, facts: Facts) -> Term | None:
-    """a/a is 1 where a is well away from 0: at 0 it is 0."""
-    exponents = {} if facts.may_overflow(term) else collect_exponents(split_coefficient(term)[1])
-    for base, below in exponents.items():
-        if base.is_call("inv") and base.parts[0] in exponents and facts.bound(base.parts[0]).is_away_from_zero:
-            common = min(below, exponents[base.parts[0]])
-            exponents[base] -= common
-            exponents[base.parts[0]] -= common
-            return product(split_coefficient(term)[0], *(power(found, count) for found, count in exponents.items()))
-    return None
-
-
-def merge_exponentials(term: Term, facts: Facts) -> Term | None:
-    """exp(a)·exp(b) is exp(a + b), and exp(a)/exp(b) is exp(a − b)."""
-    inside: list[Term] = []
-    others: list[Term] = []
-    for part in term.parts:
-        base, exponent = (part.parts[0], part.exponent) if part.head == "power" else (part, 1)
-        if base.is_call("exp"):
-            inside.append(product(number(exponent), base.parts[0]))
-        elif base.is_call("inv") and base.parts[0].is_call("exp"):
-            inside.append(product(number(-exponent), base.parts[0].parts[0]))
-        else:
-            others.append(part)
-    if len(inside) < 2 or facts.may_overflow(term):
-        return None
-    return product(call("exp", total(*inside)), *others)
-
-
-def merge_absolute_values(term: Term, facts: Facts) -> Term | None:
-    """|a|·|b| is |a·b|."""
-    return _merge_calls(term, "abs", lambda part: True)
-
-
-def merge_roots(term: Term, facts: Facts) -> Term | None:
-    """√a·√b is √(a·b) where both are well away from 0."""
-    return _merge_calls(
-        term, "sqrt", lambda part: facts.bound(part.parts[0]).low > 0 and facts.bound(part).is_away_from_zero
-    )
-
-
-def _merge_calls(term: Term, name: str, holds: Callable[[Term], bool]) -> Term | None:
-    found = [part for part in term.parts if part.is_call(name) and holds(part)]
-    if len(found) < 2:
-        return None
-    others = [part for part in term.parts if part not in found]
-    return product(call(name, product(*(part.parts[0] for part in found))), *others)
 
 
 def distribute_number(term: Term, facts: Facts) -> Term | None:
