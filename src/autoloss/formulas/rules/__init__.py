@@ -15,7 +15,6 @@ from autoloss.formulas.terms import Term
 SUM_RULES: tuple[Rule, ...] = (
     sums.flatten_sum,
     sums.combine_like_terms,
-    sums.merge_means,
     sums.factor_out_number,
     sums.factor_out_term,
     sums.merge_logarithms,

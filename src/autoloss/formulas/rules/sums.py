@@ -71,17 +71,6 @@ def _divide_by_power(term: Term, base: Term, exponent: int) -> Term:
     return product(coefficient, *(power(found, count) for found, count in exponents.items()))
 
 
-def merge_means(term: Term, facts: Facts) -> Term | None:
-    """mean(a) + mean(b) is mean(a + b)."""
-    for name in ("mean_nhw", "mean_c"):
-        means = [part for part in term.parts if split_coefficient(part)[1].is_call(name)]
-        if len(means) > 1:
-            others = [part for part in term.parts if part not in means]
-            inside = [product(split_coefficient(part)[0], split_coefficient(part)[1].parts[0]) for part in means]
-            return total(call(name, total(*inside)), *others)
-    return None
-
-
 def merge_logarithms(term: Term, facts: Facts) -> Term | None:
     """log(a) + log(b) is log(a·b) where both are well above 0."""
     groups: dict[Term, list[Term]] = defaultdict(list)
