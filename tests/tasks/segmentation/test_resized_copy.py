@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pickle
 import signal
@@ -174,29 +173,20 @@ def test_an_interruption_leaves_nothing_behind(drawn: ImageFiles, cache: Path, m
     assert kept(cache) == []
 
 
-def test_where_nothing_can_be_written_the_copy_is_in_memory_and_that_is_said_once(
-    drawn: ImageFiles, tmp_path: Path, caplog
-):
+def test_where_nothing_can_be_written_another_folder_is_asked_for(drawn: ImageFiles, tmp_path: Path):
     # A file where the folder should be: nobody can write there, whoever runs the tests.
     (tmp_path / "occupied").touch()
-    with caplog.at_level(logging.WARNING):
-        small = open_copy(drawn, SIDE, tmp_path / "occupied")
+    with pytest.raises(RequestError, match=r"in .*occupied: File exists\. Set AUTOLOSS_CACHE to .* room for 1 MB\."):
         open_copy(drawn, SIDE, tmp_path / "occupied")
-        open_copy(drawn, 8, tmp_path / "occupied")
-    check(small, drawn)
-    assert small.file is None
-    assert len(caplog.records) == 1
-    assert "AUTOLOSS_CACHE" in caplog.text
 
 
-def test_a_full_disk_leaves_nothing_and_the_copy_is_in_memory(drawn: ImageFiles, cache: Path, monkeypatch):
+def test_a_full_disk_leaves_nothing(drawn: ImageFiles, cache: Path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(resized_copy, "commit_file", full)
-    small = open_copy(drawn, SIDE, cache)
-    check(small, drawn)
-    assert small.file is None
+    with pytest.raises(RequestError, match=r"No space left on device\. Set AUTOLOSS_CACHE"):
+        open_copy(drawn, SIDE, cache)
     assert kept(cache) == []
 
 
@@ -207,12 +197,6 @@ def test_a_copy_travels_as_its_place_and_is_made_again_where_it_is_not(drawn: Im
     assert pickle.loads(frozen).file == small.file  # noqa: S301 - our own
     small.file.unlink()
     check(pickle.loads(frozen), drawn)  # noqa: S301
-
-
-def test_a_copy_in_memory_travels_whole(drawn: ImageFiles, tmp_path: Path):
-    (tmp_path / "occupied").touch()
-    frozen = pickle.dumps(open_copy(drawn, SIDE, tmp_path / "occupied"))
-    check(pickle.loads(frozen), drawn)  # noqa: S301 - our own
 
 
 def test_a_damaged_copy_is_refused_by_its_name(drawn: ImageFiles, cache: Path):

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -67,15 +68,15 @@ def resize_mask(mask: Tensor, height: int, width: int) -> Tensor:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ResizedCopy:
-    """The images and masks of a data set at one size; `file` is None if they are in memory.
+    """The images and masks of a data set at one size.
 
-    `rows` are (N, side, side, 4) in 8 bits: red, green, blue and the class; memory-mapped where possible.
+    `rows` are (N, side, side, 4) in 8 bits, mapped from `file`: red, green, blue and the class.
     """
 
     source: ImageFiles
     side: int
     rows: np.ndarray = field(repr=False)
-    file: Path | None
+    file: Path
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,18 +87,18 @@ class ResizedCopy:
         return row[..., :3].permute(2, 0, 1), row[..., 3]
 
     def __reduce__(self) -> tuple[Callable[..., ResizedCopy], tuple[Any, ...]]:
-        # A copy on disk is sent as its folder: the other process maps it too, or makes it if it has another disk.
-        if self.file is not None:
-            return open_copy, (self.source, self.side, self.file.parent)
-        return ResizedCopy, (self.source, self.side, self.rows, None)
+        # Sent as its folder: the other process maps it too, or makes it if it has another disk.
+        return open_copy, (self.source, self.side, self.file.parent)
 
 
 def open_copy(source: ImageFiles, side: int, directory: Path | str | None = None) -> ResizedCopy:
     """Open the copy of a data set with images of side × side pixels, whatever their shape; it is made if there is none yet.
 
-    Of several processes one makes the copy, and the others wait for it. If the cache, by default in the folder
-    `AUTOLOSS_CACHE` or the user's, cannot be written, the copy is made in memory, with a warning through logging. All
-    faulty files are found, and twenty listed.
+    Of several processes one makes the copy, and the others wait for it. The cache is by default in the folder
+    `AUTOLOSS_CACHE` or the user's.
+
+    Raises:
+        RequestError: The cache cannot be written, there are no images, or files are faulty; all are found, and twenty listed.
     """
     if not len(source):
         raise RequestError(f"{source.name} holds no images; expected at least one.")
@@ -108,8 +109,11 @@ def open_copy(source: ImageFiles, side: int, directory: Path | str | None = None
             _make_copy(source, side, file)
         return ResizedCopy(source, side, _map_rows(source, side, file), file)
     except OSError as error:
-        _warn_once(str(cache), error.strerror or str(error))
-        return ResizedCopy(source, side, np.stack(list(_resize_all(source, side))), None)
+        size = math.ceil(len(source) * side * side * 4 / 1e6)
+        raise RequestError(
+            f"The resized copy of {source.name} cannot be kept in {cache}: {error.strerror or error}. "
+            f"Set {CACHE} to a folder that can be written, with room for {size} MB."
+        ) from None
 
 
 def find_cache() -> Path:
@@ -213,14 +217,3 @@ def _resize_one(source: ImageFiles, side: int, index: int) -> np.ndarray | Fault
         return error.fault
     # Channels last, as files are decoded and as torch resizes fastest.
     return torch.cat([image.permute(1, 2, 0), mask[..., None]], dim=2).numpy()
-
-
-@functools.cache
-def _warn_once(cache: str, error: str) -> None:
-    log.warning(
-        "The resized copy of the images cannot be written to %s (%s); it is kept in the memory of each process. "
-        "Set %s to a folder that can be written.",
-        cache,
-        error,
-        CACHE,
-    )
