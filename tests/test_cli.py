@@ -326,7 +326,6 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
     assert {row["label"] for row in printed["rows"]} == {"#0", "cross entropy"}
     assert printed["settings"]["options"] == {"data": "iris", "steps": "24"}
     assert printed["metric"] == "f1"
-    assert json.loads((tabular_directory / "retraining" / "table.json").read_text()) == printed
     assert run(*arguments) == 0
     out, error = capsys.readouterr()
     assert "cross entropy" in out

@@ -188,4 +188,4 @@ def retrain(
         print_json(found.to_dict())
     else:
         console.print(retraining_table(found))
-        print_lines(f"Written: {', '.join(map(str, written))}")
+        print_lines(f"Written: {written}")

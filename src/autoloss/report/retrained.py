@@ -1,9 +1,7 @@
-"""Tables of a retraining: for a terminal, and as files beside the trainings."""
+"""Tables of a retraining: for a terminal, and as a file beside the trainings."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from autoloss.comparison.entrant import Row
 from autoloss.comparison.retrain import Retraining
 from autoloss.report.leaderboard import count_seeds, figure, table
 
-STEM = "table"
+FILE = "table.md"
 
 
 def retraining_table(found: Retraining) -> Table:
@@ -42,34 +40,11 @@ def to_markdown(found: Retraining) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def to_csv(found: Retraining) -> str:
-    """Return the table as CSV with one row per loss and metric, means and deviations with all their digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["loss", "source", "metric", "mean", "sd", "seeds"])
-    for row in found.rows:
-        for name in found.figures:
-            column = found.column(row, name)
-            if column.finite:
-                cells = [column.mean, column.deviation, len(column.finite)]
-                writer.writerow([row.entrant.label, "trained", name, *("" if cell is None else cell for cell in cells)])
-    for published in found.published:
-        for name, value in found.shares(published).items():
-            writer.writerow([published.label, "published", name, value, "", ""])
-    return text.getvalue()
-
-
-def write(found: Retraining) -> list[Path]:
-    """Write the table beside the trainings, as Markdown, CSV and JSON."""
-    texts = {
-        "md": to_markdown(found),
-        "csv": to_csv(found),
-        "json": json.dumps(found.to_dict(), indent=2, allow_nan=False),
-    }
-    paths = [found.directory / f"{STEM}.{ending}" for ending in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        write_text(path, text)
-    return paths
+def write(found: Retraining) -> Path:
+    """Write the table beside the trainings, as Markdown."""
+    path = found.directory / FILE
+    write_text(path, to_markdown(found))
+    return path
 
 
 def _write_title(found: Retraining) -> str:
