@@ -1,4 +1,4 @@
-"""Notes about a run for its user: a small budget, idle workers, failing trainings, no progress, a changed task."""
+"""Notes about a run for its user: a small budget, failing trainings, no progress, a changed task."""
 
 from __future__ import annotations
 
