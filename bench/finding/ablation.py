@@ -82,7 +82,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "+ selection": ("evolution.tournament", "evolution.population", "offspring.fresh"),
     "+ scale": ("search.scale", "rejection.admit_standard"),
     "+ rungs": ("search.rungs", "search.promote", "search.promoted_lag"),
-    "+ guided": ("search.proposer", "search.guided_share", "search.niche"),
+    "+ guided": ("search.proposer", "search.guided_share"),
     "+ shelf, sums": (
         "evolution.start",
         "search.promote_start",

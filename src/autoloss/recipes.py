@@ -266,7 +266,6 @@ DEFAULT: Mapping[str, Any] = {
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
-    "search.niche": 0.1,
     "search.promoted_lag": 12,
     "search.promote_start": 0.5,
     "rejection.admit_standard": True,

@@ -67,9 +67,6 @@ class SearchSettings:
     best at the first rung first, until all are trained whole; the paper has no losses to start from."""
     promoted_lag: Natural = 0
     """Lag of the outcomes of promoted candidates, at least `evolution.lag`: they train longer, and others do not wait for them."""
-    niche: Amount = 0.0
-    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: one of its
-    best takes part in a tournament for parents, so that the variants of one loss count once. At 0 each counts for itself."""
     prior: str = "none"
     """A ranking of losses learned from earlier tasks: `default`, in the package; a file that `autoloss learn` wrote; or `none`. It
     orders the trees among which `guided` chooses."""

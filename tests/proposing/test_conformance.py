@@ -9,7 +9,6 @@ import pytest
 from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.niches import Niches
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.proposers import PROPOSERS, RandomSearch, make_proposer
 from autoloss.proposing.view import Ledger, View
@@ -20,7 +19,6 @@ from .conformance import ARCHIVE_CLAIMS, BRANCHES, CONFIGURATION, PROPOSER_CLAIM
 ARCHIVES = {
     "ageing population": AgeingPopulation(size=12, tournament=0.3),
     "everybody, one contestant": AgeingPopulation(size=10**6, tournament=1e-9),
-    "with niches": AgeingPopulation(size=12, tournament=0.3, niches=Niches(0.1)),
 }
 
 
@@ -87,9 +85,6 @@ def test_a_view_refuses_what_a_candidate_cannot_know():
     for number in (-1, view.count, 39):
         with pytest.raises(LookupError, match="does not see"):
             view.outcome(number)
-    with pytest.raises(LookupError, match="does not know"):
-        view.before(11)
-    assert view.before(5).scored(1.0) == [k for k in view.scored(1.0) if k <= 5 - conformance.LAG]
 
 
 def test_a_view_is_empty_until_all_that_may_be_known_is_there():

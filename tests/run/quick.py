@@ -25,7 +25,6 @@ PAPER = {
     "offspring.refine": 0.0,
     "search.rungs": (1.0,),
     "search.scale": False,
-    "search.niche": 0.0,
     "rejection.admit_standard": False,
     "evolution.start": (),
     "search.promote_start": 0.0,

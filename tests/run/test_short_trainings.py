@@ -39,8 +39,8 @@ QUICK = {
     "search.promote": 0.2,
 }
 KINDS = {
-    "default": {"search.proposer": "evolution", "search.niche": 0.1},
-    "guided": {"search.proposer": "guided", "search.pool": 3, "search.guided_share": 0.6, "search.niche": 0.1},
+    "default": {"search.proposer": "evolution"},
+    "guided": {"search.proposer": "guided", "search.pool": 3, "search.guided_share": 0.6},
 }
 BUDGET = 3
 

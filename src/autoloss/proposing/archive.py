@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 
-from autoloss.proposing.correction import correct_scores
-from autoloss.proposing.niches import Niches
 from autoloss.proposing.view import View
 from autoloss.settings import Configuration
-
-Drawn = TypeVar("Drawn")
-FindScores = Callable[[Sequence[int]], list[float]]
 
 
 class Archive(ABC):
@@ -49,27 +43,17 @@ class AgeingPopulation(Archive):
         size: P.
         tournament: T, in (0, 1].
         fidelity: Share of the schedule at which scores are compared; outcomes at others are left out.
-        corrected: Compare scores of short trainings as corrected by those of longer ones (`correct_scores`).
-        niches: With them, a share T of the niches is drawn, and each competes with the best of a share T of its members.
     """
 
     size: int
     tournament: float
     fidelity: float = 1.0
-    corrected: bool = False
-    niches: Niches | None = None
 
     @classmethod
     def of(cls, configuration: Configuration) -> AgeingPopulation:
         """Return the population that the settings describe."""
-        settings, search = configuration.evolution, configuration.search
-        return cls(
-            size=settings.population,
-            tournament=settings.tournament,
-            fidelity=search.rungs[0],
-            corrected=len(search.rungs) > 1,
-            niches=Niches(search.niche) if search.niche > 0 else None,
-        )
+        settings = configuration.evolution
+        return cls(size=settings.population, tournament=settings.tournament, fidelity=configuration.search.rungs[0])
 
     def members(self, visible: View) -> Sequence[int]:
         """Return the population that a candidate sees: the last P scored candidates."""
@@ -80,26 +64,7 @@ class AgeingPopulation(Archive):
         members = self.members(visible)
         if not members:
             return None
-        # Only contestants are looked up: a tournament is a small share of a population of thousands.
-        find_scores = _look_up(correct_scores(visible)) if self.corrected else visible.scores
-        if self.niches is not None:
-            niches: dict[int, list[int]] = {}
-            for member, niche in zip(members, self.niches.find(visible, members), strict=True):
-                niches.setdefault(niche, []).append(member)
-            drawn = self._draw_share(list(niches.values()), rng)
-            members = [_find_best(self._draw_share(niche, rng), find_scores, rng) for niche in drawn]
-            return _find_best(members, find_scores, rng)
-        return _find_best(self._draw_share(members, rng), find_scores, rng)
-
-    def _draw_share(self, among: Sequence[Drawn], rng: Random) -> list[Drawn]:
-        return rng.sample(among, max(1, math.ceil(self.tournament * len(among))))
-
-
-def _look_up(scores: Mapping[int, float]) -> FindScores:
-    return lambda among: [scores[k] for k in among]
-
-
-def _find_best(contestants: Sequence[int], find_scores: FindScores, rng: Random) -> int:
-    scores = find_scores(contestants)
-    best = max(scores)
-    return rng.choice([one for one, score in zip(contestants, scores, strict=True) if score == best])
+        contestants = rng.sample(members, max(1, math.ceil(self.tournament * len(members))))
+        values = [visible.value(k) for k in contestants]
+        best = max(values)
+        return rng.choice([one for one, value in zip(contestants, values, strict=True) if value == best])

@@ -6,7 +6,6 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 
 from __future__ import annotations
 
-from autoloss.proposing.correction import correct_scores
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.view import View
@@ -17,10 +16,9 @@ class Promotion(Proposer):
     """Plans a promotion where one is due, and asks another proposer for all other candidates.
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
-    first; scores at the first rung are corrected by those at larger shares, and the latest of them compete (`correct_scores`).
-    Twins and copies are the same loss, and not promoted beside it. A promotion is a candidate of its own, whose parent is the one
-    that is promoted; the larger share is looked at first. Before others, the losses that the search started from are trained whole,
-    as far as `search.promote_start` allows: a known loss is not given up because it learns slowly.
+    first. Twins and copies are the same loss, and not promoted beside it. A promotion is a candidate of its own, whose parent is
+    the one that is promoted; the larger share is looked at first. Before others, the losses that the search started from are
+    trained whole, as far as `search.promote_start` allows: a known loss is not given up because it learns slowly.
 
     Args:
         proposer: Plans at the first rung.
@@ -54,7 +52,7 @@ class _Decisions:
         self._decided: list[tuple[int, int] | None] = []
         """Candidate → (the one that it promotes, to which rung), None for others."""
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
-        """For each rung, candidate → score of those that are not promoted."""
+        """For each rung, candidate → value (`View.value`) of those that are not promoted."""
         self._started: dict[int, float] = {}
         """Losses that the search started from and that are not promoted → score."""
         self._wholes = 0
@@ -73,7 +71,7 @@ class _Decisions:
                 if seen >= 0 and (visible.candidate(seen).fidelity != self._rungs[0]) == promoted:
                     self._see(visible, seen)
             initial = k < self._configuration.evolution.initial
-            self._decided.append(None if initial else self._decide(visible.before(k)))
+            self._decided.append(None if initial else self._decide())
         return self._decided[visible.k]
 
     def _see(self, visible: View, k: int) -> None:
@@ -85,11 +83,11 @@ class _Decisions:
         if outcome.fidelity in self._rungs:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
-            self._waiting[rung][k] = outcome.score
+            self._waiting[rung][k] = visible.value(k)
             if rung == 0 and Kind.START.value in visible.candidate(k).kinds.values():
                 self._started[k] = outcome.score
 
-    def _decide(self, visible: View) -> tuple[int, int] | None:
+    def _decide(self) -> tuple[int, int] | None:
         """Return what a candidate promotes, to which rung, or None where no promotion is due."""
         if self._started and self._wholes + 1 <= self._configuration.search.promote_start * self._spent:
             best = max(self._started, key=lambda one: (self._started[one], -one))
@@ -100,14 +98,8 @@ class _Decisions:
         for rung in reversed(range(len(self._rungs) - 1)):
             waiting = self._waiting[rung]
             if self._promoted[rung] + 1 <= self._configuration.search.promote * self._scored[rung] and waiting:
-                scores = waiting if rung else correct_scores(visible)
-                if not rung:
-                    # The correction values the latest alone, and what has dropped out of these never comes back.
-                    waiting = self._waiting[0] = {one: score for one, score in waiting.items() if one in scores}
-                if not waiting:
-                    continue
                 self._promoted[rung] += 1
-                best = max(waiting, key=lambda one: (scores[one], -one))
+                best = max(waiting, key=lambda one: (waiting[one], -one))
                 del waiting[best]
                 return best, rung + 1
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -149,6 +150,17 @@ class View:
         outcomes = self._ledger.outcomes
         return [score for k in among if (score := outcomes[k].score) is not None]
 
+    def value(self, k: int) -> float:
+        """Return the score of a visible candidate as it is compared with others.
+
+        It is rounded down to steps of `search.resolution`, within which the loss with fewer operators is ahead; without such a
+        setting it is the score.
+        """
+        [score] = self.scores([k])
+        step = self.configuration.search.resolution
+        # In prefix text each operator has one opening parenthesis.
+        return math.floor(score / step) - 1e-6 * self.candidate(k).loss.count("(") if step else score
+
     def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:
         """Return the features of the gradients of visible candidates, a row for each: logarithms of norms, and directions.
 
@@ -158,12 +170,6 @@ class View:
             if k is not None:
                 self.candidate(k)
         return self._ledger.describe(among)
-
-    def before(self, k: int) -> View:
-        """Return the view of an earlier candidate."""
-        if k > self.k:
-            raise LookupError(f"Candidate {self.k} does not know what candidate {k} sees.")
-        return View(self._ledger, k)
 
     def generator(self, purpose: str, *parts: int | str) -> Random:
         """Return the generator of one decision about candidate k; equal arguments give equal draws."""
