@@ -286,10 +286,7 @@ def statements(text):
         ("y * p / 3", ["output = 1 / 3 * (y * p)"]),
         ("(-p) * -(-y)", ["output = -p * -(-y)"]),
         ("exp(p) + log(p) * y", ["product = signed_log(p) * y", "output = torch.exp(p) + product"]),
-        (
-            "p * sqrt(y) + sqrt(y)",
-            ["sqrt_y = signed_sqrt(y)", "output = p * sqrt_y + sqrt_y"],
-        ),
+        ("p * sqrt(y) + sqrt(y)", ["output = p * signed_sqrt(y) + signed_sqrt(y)"]),
         ("tanh(2) * p * y", ["output = torch.tanh(torch.full_like(y, 2)) * p * y"]),
         ("p * y + inv(1 - 1)", ["output = p * y + inverse(torch.full_like(y, 0))"]),
     ],

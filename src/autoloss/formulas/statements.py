@@ -1,8 +1,8 @@
 """A tree as Python statements, in the order in which the tree is evaluated.
 
 Autograd adds up gradients in the order in which operations ran, and a tree evaluates its right operands first. Statements
-keep that order, and subtrees that carry a gradient are not merged, so value and gradient agree to the last bit. Constants
-are plain numbers for the reader's sake. Subtrees of the target alone are computed once.
+keep that order, and equal subtrees are not merged, so value and gradient agree to the last bit. Constants are plain numbers
+for the reader's sake.
 """
 
 from __future__ import annotations
@@ -96,8 +96,6 @@ class Statements:
         self.lines: list[str] = []
         self._tree, self._fixed, self._like = tree, {*fixed, CONSTANT}, like
         self._used = Counter([*map(get_variable, tree.leaves), *map(get_call_name, filter(is_own, tree.operators))])
-        self._times = Counter(key for node in range(len(tree.symbols)) if (key := self._find_key(node)))
-        self._known: dict[str, _Piece] = {}
         self._stack: list[_Piece] = []
         for node in reversed(range(len(tree.symbols))):
             self._stack.append(self._write(node))
@@ -106,11 +104,6 @@ class Statements:
             # The floating-point number itself, as the tree is multiplied by it.
             result = _Piece(PYTHON.write_product([PYTHON.write_leaf(repr(tree.factor)), result.code]))
         self.result = result.code.text
-
-    def _find_key(self, node: int) -> str:
-        """Return the text of a subtree that carries no gradient; empty for others and for leaves."""
-        subtree = self._tree.subtree(node)
-        return str(subtree) if subtree.operators and subtree.leaves <= self._fixed else ""
 
     def _write(self, node: int) -> _Piece:
         symbol = self._tree.symbols[node]
@@ -123,13 +116,7 @@ class Statements:
         number = self._compute(node, symbol, operands)
         if number is not None:
             return _Piece(PYTHON.write_number(number))
-        key = self._find_key(node)
-        if key in self._known:
-            return self._known[key]
-        piece = self._combine(symbol, operands, builds=not key)
-        if self._times[key] > 1:
-            piece = self._known[key] = self._assign(piece)
-        return piece
+        return self._combine(symbol, operands, builds=not self._tree.subtree(node).leaves <= self._fixed)
 
     def _compute(self, node: int, operator: Operator, operands: list[_Piece]) -> Fraction | None:
         """Return the number that a constant subtree is, if the tree too arrives at it in float32, step by step."""
