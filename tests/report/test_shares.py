@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
 from autoloss.report.page.shapes import draw_kind
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
+from autoloss.report.state import state_of
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
 from autoloss.run.progress import TEST_SECONDS, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
-from autoloss.store.read import Reader
+from autoloss.store.lock import lock_run
+from autoloss.store.read import Reader, read_once
 from tests.report.test_leaderboard import ALPHABET
 from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored, words
 
@@ -227,6 +230,9 @@ def test_a_page_without_a_whole_training_says_so(tmp_path):
 def test_a_search_whose_rest_is_too_little_for_a_whole_training_is_finished(evaluations, word, tmp_path):
     directory = promoted(tmp_path / "run", evaluations=evaluations)
     assert gather_contents(Reader(directory)).summary.state.word == word
+    # The process of the search still holds the run when it prints the end.
+    with closing(lock_run(directory)):
+        assert state_of(Search(read_once(directory), "the budget is spent", branches={})).word == word
 
 
 def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():

@@ -49,7 +49,7 @@ def state_of(search: Search) -> State:
     # The process that drove a run still holds its lock when it reads the result.
     alive = reader.alive if search.branches is None else False
     going, command = True, ""
-    if _is_searched(search, charged):
+    if _is_searched(search, charged, alive):
         going = known < expected and bool(alive)
         word, sentence = "finished", ""
         if going:
@@ -66,13 +66,13 @@ def state_of(search: Search) -> State:
     return State(going, word, sentence, charged, search.configuration.evaluations, unit, command)
 
 
-def _is_searched(search: Search, charged: float) -> bool:
+def _is_searched(search: Search, charged: float, alive: bool | None) -> bool:
     """Return True if the budget is spent; less than a whole training may be left if the next one is whole."""
     left = search.configuration.evaluations - charged
     if left < search.configuration.search.rungs[0] - ROUNDING:
         return True
     # A running search has a running training, except between two of them.
-    goes_on = search.reader.running or (search.reader.alive is not False and not search.reader.trainings)
+    goes_on = search.reader.running or (alive is not False and not search.reader.trainings)
     return left < 1 - ROUNDING and not goes_on
 
 
