@@ -182,6 +182,17 @@ def test_metrics_are_the_mean_loss_and_stop_early():
     assert history[-1] == pytest.approx(-np.log(found).mean(), rel=1e-5)
 
 
+def test_another_number_of_scores_than_that_of_the_classes_is_refused():
+    lightgbm = pytest.importorskip("lightgbm")
+    for loss, labels, given, message in (
+        (Loss("-y * log(p)"), CLASSES, {}, "has 1 scores for each row; .* need 3. Give num_class=3"),
+        (BINARY, LABELS, {"num_class": 3}, "has 3 scores for each row; .* need 1. Leave num_class out"),
+    ):
+        options = {**IN_LIGHT, "objective": loss.objective("lightgbm", labels), **given}
+        with pytest.raises(RequestError, match=message):
+            lightgbm.train(options, lightgbm.Dataset(INPUTS, labels), 2)
+
+
 def test_a_start_of_another_hand_is_noticed():
     lightgbm, xgboost = pytest.importorskip("lightgbm"), pytest.importorskip("xgboost")
     objective = BINARY.objective("xgboost", LABELS)

@@ -161,6 +161,8 @@ def test_mean_scale_and_weights():
     [
         (BINARY, "logistic", {"labels": np.ones(9)}, "All labels of positive weight are 1"),
         (BINARY, "logistic", {"labels": [0, 1, 2]}, "labels go from 0 to 2; expected 0 to 1"),
+        (BINARY, "logistic", {"labels": ["no", "yes"]}, "The labels are no numbers .* Number the classes from 0"),
+        (BINARY, "softmax", {"labels": [7, 8.0]}, "has the class 0, 1, 2, 3, 4 … of the 9 classes"),
         (BINARY, "logistic", {"labels": [0, 1, np.nan]}, "expected one finite number for each row"),
         (BINARY, "softmax", {"labels": [0, 1, 3]}, "No row of positive weight has the class 2 of the 4 classes"),
         (BINARY, "softmax", {"labels": [0, 1, 1], "classes": 3}, "has the class 2 of the 3 classes"),
@@ -176,6 +178,7 @@ def test_mean_scale_and_weights():
         ("1 / (y + 2) + 0 * p", "logistic", {"start": 0}, "The loss has gradient 0 for every row"),
         ("y * log(p)", "logistic", {}, "No constant score minimises the loss: .* Check its sign"),
         ("-(p - y)**2", "none", {}, "No constant score minimises the loss"),
+        ("(y + 1) * (p - y)**2", "none", {}, "% of the labels, .* lower far from the label .* standardise=False"),
         ("y * log(p)", "softmax", {"labels": [0, 1, 2, 2]}, "No constant score minimises the loss"),
         ("-(p - y)**2", "none", {"start": "standard"}, "Hessian of the loss is 0 or negative .* or hessian='abs'"),
         ("exp(exp(1 / (1 - y))) * p", "logistic", {"start": 0}, "not finite at the start"),

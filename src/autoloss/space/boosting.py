@@ -33,7 +33,12 @@ def like_scores(values: Any, scores: Any) -> Any:
 
 
 def check_given_scores(scores: Any, expected: Any, advice: str) -> None:
-    """Compare constant scores, those before the first tree, with the expected ones, (K,)."""
+    """Compare constant scores, those before the first tree, with the expected ones, (K,); any need K columns."""
+    if scores.shape[1] != len(expected):
+        advice = f"Give num_class={len(expected)}" if len(expected) > 1 else "Leave num_class out"
+        raise RequestError(
+            f"The library has {scores.shape[1]} scores for each row; the labels of this objective need {len(expected)}. {advice}."
+        )
     first = scores[0]
     if (scores == first).all() and not np.allclose(first, expected, rtol=1e-4, atol=1e-4):
         raise RequestError(f"Boosting starts at the score {first}, not at {np.round(expected, 4)}. {advice}")

@@ -157,16 +157,24 @@ def choose_link(library: str, activation: str, labels: Any, classes: int | None)
     """Return the link of an activation; two classes have one score."""
     if activation == "none":
         return "none"
-    found = np.asarray(labels, dtype=float)
+    found = to_numbers(labels)
     several = (found.size > 0 and found.max() > 1) if classes is None else classes > 2
     if several and activation == "sigmoid" and library != "lightgbm":
         raise RequestError(f"{library} has no sigmoid per class; use activation='softmax', or lightgbm.")
     return activation if several else "logistic"
 
 
+def to_numbers(labels: Any) -> Any:
+    """Return labels as an array of numbers."""
+    try:
+        return np.asarray(labels, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"The labels are no numbers ({error}). Number the classes from 0.") from None
+
+
 def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tuple[Any, Any, int]:
     """Return labels and weights as arrays, and the number of scores of a row."""
-    labels = np.asarray(labels, dtype=float)
+    labels = to_numbers(labels)
     weight = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=float)
     if labels.ndim != 1 or not len(labels) or not np.isfinite(labels).all():
         raise RequestError(f"The labels have the shape {labels.shape}; expected one finite number for each row.")
@@ -189,8 +197,8 @@ def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tu
         raise RequestError(f"Labels go from {labels.min():g} to {labels.max():g}; expected classes 0 to {scores - 1}.")
     if absent := sorted(set(range(scores)) - set(kept.astype(int).tolist())):
         raise RequestError(
-            f"No row of positive weight has the class {', '.join(map(str, absent))} of the {scores} classes 0 to {scores - 1}. "
-            "Number the classes that occur from 0."
+            f"No row of positive weight has the class {', '.join(map(str, absent[:5]))}{' …' * (len(absent) > 5)} of the {scores} "
+            f"classes 0 to {scores - 1}. Number the classes that occur from 0; numbers need a loss with activation='none'."
         )
     return labels, weight, scores
 
@@ -221,6 +229,15 @@ def search_start(objective: Objective, labels: Any, weight: Any) -> Any:
             "No constant score minimises the loss: it falls without end, or is not finite. Check its sign (a loss is lower for "
             "better predictions), or name a start: start='standard', or a number."
         )
+    if objective.link == "none":
+        away = 3 * (values[-1] - values[0])
+        at, *far = (objective.measure((values + shift)[:, None], values) for shift in (0.0, -away, away))
+        if (endless := (far[0] < at) | (far[1] < at)).any():
+            raise RequestError(
+                f"For {totals @ endless:.0%} of the labels, such as {values[endless][0]:g}, the loss is lower far from the label "
+                "than at it, so scores would grow without end. The formula sees standardised labels, which are also negative; with "
+                "standardise=False it sees them as they are."
+            )
     return found
 
 
