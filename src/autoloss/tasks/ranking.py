@@ -186,7 +186,8 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
         columns=names, weigh="ndcg" if metric.startswith("ndcg") else "none", limit=options.pairs, measure=measure
     )
     return build_score_task(
-        table.inputs,
+        table,
+        columns,
         np.stack([relevance, queries][: len(names)], axis=1).astype(np.float64),
         splits,
         branch,

@@ -205,7 +205,8 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
         branch = replace(branch, columns=("value", "event", "weight"), weigh="item")
         target.append(weights / max(counted.mean(), 1e-12))
     return build_score_task(
-        table.inputs,
+        table,
+        columns,
         np.stack(target, axis=1).astype(np.float64),
         splits,
         branch,

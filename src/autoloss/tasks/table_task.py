@@ -25,7 +25,7 @@ from autoloss.space.loss import MAIN
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.tabular.rows import impute, standardise
+from autoloss.tasks.tabular.rows import describe_rows, impute, standardise
 from autoloss.tasks.tabular.table import ColumnsRead, Missing, parse_number, read_columns, read_header
 from autoloss.training.recipe import Recipe
 
@@ -167,7 +167,8 @@ def split_groups(members: Rows, seed: int, strata: NDArray[np.bool_]) -> tuple[R
 
 
 def build_score_task(
-    inputs: NDArray[np.float64],
+    table: ColumnsRead,
+    columns: Mapping[str, str],
     target: NDArray[np.float64],
     splits: tuple[Rows, Rows, Rows],
     branch: PairBranch,
@@ -181,13 +182,15 @@ def build_score_task(
     baselines: Sequence[str] = (),
     lists: Rows | None = None,
 ) -> SupervisedTask:
-    """Build the task of scoring rows: inputs (N, F), in which NaN is imputed by the median of the training rows, target (N, K).
+    """Build the task of scoring the rows of a table, in which NaN is imputed by the median of the training rows; target (N, K).
 
+    `columns` maps each option to its column.
     An example is a row, or with `lists`, the group of each row counted from 0, the list of a group's rows; batches and
     samples of the rejection protocol have so many examples.
     `baselines` are losses of the kind of task in common use besides those over pairs.
     """
-    filled = standardise(impute(inputs, inputs[splits[0]]), impute(inputs, inputs[splits[0]])[splits[0]])
+    filled = impute(table.inputs, table.inputs[splits[0]])
+    filled = standardise(filled, filled[splits[0]])
 
     def take(rows: Rows) -> Any:
         x, y = torch.from_numpy(filled[rows]), torch.from_numpy(target[rows])
@@ -200,7 +203,7 @@ def build_score_task(
     train, valid, test = map(take, splits)
     examples = len(train[0]) if lists is None else len(train)
     task = SupervisedTask(
-        options.build_network(inputs.shape[1], 1),
+        options.build_network(filled.shape[1], 1),
         train,
         valid,
         test=test,
@@ -213,6 +216,10 @@ def build_score_task(
     )
     weighted = () if branch.weigh == "none" else (WEIGHTED,)
     task.baselines = tuple({MAIN: other} for other in (*PAIRWISE, *weighted, *baselines) if other != standard)
+    named = ", ".join(f"{option} {column}" for option, column in columns.items())
+    task.describe_data(
+        describe_rows(table.file, len(target), table.left_out, named[:1].upper() + named[1:], table.used)
+    )
     return task
 
 

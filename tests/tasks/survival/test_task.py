@@ -38,6 +38,15 @@ def get(path: Path, metric: str = "c_index", **options: object):
     return autoloss.tasks.get("survival", metric, data=str(path), **given)
 
 
+def test_what_is_read_is_said(tmp_path: Path):
+    ages = ["", *range(79)]
+    read = get(write(tmp_path / "table.csv", age=ages), missing="drop").choices()[0]
+    assert read.startswith(
+        "Read table.csv: 79 rows, without 1 that lack a value. Time days, event died. Inputs: age (number"
+    )
+    assert read.endswith("kind (2 categories).")
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     return get(write(tmp_path_factory.mktemp("data") / "table.csv"))

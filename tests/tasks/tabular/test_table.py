@@ -116,6 +116,15 @@ def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
     assert "named 'id'. Did you mean 'customer_id'?" in message
 
 
+def test_a_table_says_which_columns_are_constant_and_how_many_rows_it_leaves_out(file):
+    rows = [f"{at % 7},EUR,1,{'ab'[at % 2] if at % 10 else ''}" for at in range(60)]
+    read = read_csv(file("age,currency,one,y", *rows), "y", "classification", missing="impute").describe(
+        "people.csv", "y"
+    )
+    assert read.startswith("Read people.csv: 54 rows, without 6 that lack a value. Target y: a ")
+    assert read.endswith("age (number), currency (the same in each row), one (the same in each row).")
+
+
 def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
     lines = ["age,color,y", *("1,,a" if line in (3, 5) else "1,red" for line in range(2, 30))]
     listed = refused(file(*lines)).splitlines()

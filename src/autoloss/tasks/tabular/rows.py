@@ -36,7 +36,8 @@ class Table:
     """The rows of a data set: inputs (N, F), NaN where one is imputed later, with names, and a target (N,), classes or values.
 
     `columns` has `color=red` for one-hot columns. The second of two classes is the positive one; a regression has none.
-    `used` maps a column of the file to how it is used as an input; it is empty where all are numbers.
+    `used` maps a column of the file to how it is used as an input; it is empty where all are numbers. `left_out` counts the
+    rows of the file that lack a value that they need.
     """
 
     inputs: NDArray[np.float64]
@@ -44,6 +45,7 @@ class Table:
     columns: tuple[str, ...]
     classes: tuple[str, ...] = ()
     used: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
 
     def describe(self, data: str, target: str | None) -> str:
         """Describe the table in a sentence: rows, classes with their shares, and the use of each column.
@@ -56,8 +58,14 @@ class Table:
         found = join_names([one.replace("%", " %") for one in named])
         found += f" (positive class; to change it: positive={self.classes[0]})" if len(named) == 2 else ""
         name, used = f" {target}" if target else "", self.used or dict.fromkeys(self.columns, "number")
-        inputs = join_names([f"{column} ({kind})" for column, kind in used.items()])
-        return f"Read {data}: {len(self.target)} rows. Target{name}: {found or 'values'}. Inputs: {inputs}."
+        return describe_rows(data, len(self.target), self.left_out, f"Target{name}: {found or 'values'}", used)
+
+
+def describe_rows(data: str, rows: int, left_out: int, target: str, used: Mapping[str, str]) -> str:
+    """Describe in a sentence what was read: the number of rows, the target, and the use of each column."""
+    lacking = f", without {left_out} that lack a value" if left_out else ""
+    inputs = join_names([f"{column} ({kind})" for column, kind in used.items()])
+    return f"Read {data}: {rows} rows{lacking}. {target}. Inputs: {inputs}."
 
 
 def build_table(

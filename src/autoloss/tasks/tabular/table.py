@@ -151,7 +151,7 @@ def read_csv(
     table = build_table(
         found.inputs, found.names, found.targets[target], kind, positive=positive, place=place, lines=found.lines
     )
-    return replace(table, used=found.used)
+    return replace(table, used=found.used, left_out=found.left_out)
 
 
 def read_header(path: Path) -> tuple[str, ...]:
@@ -161,16 +161,18 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRead:
-    """The columns of a file: inputs (N, F) with names, the N numbers or texts of each target, and the line of each row.
+    """The columns of the file `file`: inputs (N, F) with names, the N numbers or texts of each target, the line of each row.
 
-    `used` maps a column of the file to how it is used as an input.
+    `used` maps a column of the file to how it is used as an input. `left_out` rows lack a value that they need.
     """
 
+    file: str
     inputs: NDArray[np.float64]
     names: tuple[str, ...]
     targets: Mapping[str, list[float] | list[str]]
     lines: Sequence[int]
     used: Mapping[str, str]
+    left_out: int
 
 
 def read_columns(
@@ -189,6 +191,7 @@ def read_columns(
     names = [name for name in cells.header if name not in left_out]
     if not names:
         raise RequestError(f"{path.name} has no input column besides {' and '.join(map(repr, targets))}.")
+    rows = len(cells.lines)
     if missing != "refuse":
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
@@ -196,10 +199,14 @@ def read_columns(
     used = {name: _describe_use(name, columns) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
-    return ColumnsRead(np.array(list(inputs.values())).T, tuple(inputs), found, cells.lines, used)
+    return ColumnsRead(
+        path.name, np.array([*inputs.values()]).T, tuple(inputs), found, cells.lines, used, rows - len(cells.lines)
+    )
 
 
 def _describe_use(name: str, columns: Mapping[str, Sequence[float]]) -> str:
+    if all(len(set(values)) == 1 for values in columns.values()):
+        return "the same in each row"
     if name in columns:
         whole = {value for value in columns[name] if value.is_integer()}
         advice = f", different in each row; if it is an identifier: --set drop={name}"
