@@ -139,6 +139,10 @@ class TestBadPriors:
     def test_one_that_is_not_there(self, tmp_path):
         assert "There is no prior" in self.refused(tmp_path / "none.npz")
 
+    def test_a_file_of_another_kind(self, prior):
+        prior.write_text("import torch")
+        assert "cannot serve as a prior: it holds no arrays. Give a file" in self.refused(prior)
+
     def test_one_of_another_version(self, prior):
         assert "prior: its version is '99', not " in self.refused(rewrite(prior, version=99)).replace('"', "'")
 

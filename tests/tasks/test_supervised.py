@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,11 @@ def test_samples_that_are_undefined_or_already_at_their_best_are_redrawn():
 def test_no_usable_samples_ask_for_more_rows():
     with pytest.raises(RequestError, match=r"Only 0 of 2 .* undefined on 100 .* Raise rows_per_sample, now 16"):
         task(metric=lambda prediction, target: math.nan).samples(2, seed=0)
+    flickers = cycle([0.0, 1.0, 1.0, 0.0])
+    with pytest.raises(
+        RequestError, match=r"Of 2 usable samples some are not when they are measured again: .* without chance"
+    ):
+        task(metric=lambda prediction, target: next(flickers)).samples(2, seed=0)
     with pytest.raises(RequestError, match="already at its best on 100"):
         task(metric=lambda prediction, target: 1.0).samples(2, seed=0)
 

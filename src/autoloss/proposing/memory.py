@@ -133,6 +133,8 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it holds no arrays")
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as data:
             header = json.loads(data["header"].tobytes())
             if header["version"] != VERSION:

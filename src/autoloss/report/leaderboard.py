@@ -76,7 +76,7 @@ def top_table(
         "size: number of operators",
         "age: number of later losses",
         "found: number of times found, with twins and copies",
-        "formula: simplified, and below it the original; √x is sign(x)·√|x|, likewise log",
+        "formula: simplified, and below it the original; √x is sign(x)·√|x|, likewise log; 1/x is 1/(x + 10⁻¹²)",
         *["=: has the same gradient on this task"] * any(row.formula.identity for row in rows),
         *["trained: share of the schedule; only scores at the same share are comparable"] * shares,
         *["new training seeds: mean score of further trainings · ★ best on these"] * confirmed,

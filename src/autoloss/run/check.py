@@ -216,7 +216,8 @@ def check(
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
     if tried and training is not None:
         evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
-        training *= evaluator.configuration.search.length
+        length = evaluator.configuration.search.length
+        training, outcome = training * length, outcome + f" after 1/{length:g} of it" * (length > 1)
     ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
     # In the order of a search, whose settings follow what the ladder found.
     evaluator = evaluator if ladder is None else follow_ladder(evaluator, ladder, resolution)

@@ -103,7 +103,7 @@ class ActivatedBranch(Branch):
         if target.shape != activated.shape:
             raise RequestError(
                 f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's "
-                f"{tuple(prediction.shape)}: expected class indices without the channel dimension, or the same shape."
+                f"{tuple(prediction.shape)}: expected class indices without the channels, the second dimension, or the same shape."
             )
         return {"y": target.to(activated.dtype), "p": activated}
 

@@ -224,6 +224,12 @@ def describe_unusable_samples(
             f"{found} lower for the target itself than for an untrained network on {len(worse)} ({best:.4g} and {initial:.4g}). "
             "If lower is better, return its negative. Otherwise check that it accepts the target as a prediction."
         )
+    if usable >= count:
+        cropped = ", cropped to one size," if rows_per_sample is None else ""
+        return RequestError(
+            f"Of {count} usable samples some are not when they are measured again{cropped}: the metric is undefined or at its best "
+            "on them. Give it the same value for the same prediction and target, without chance."
+        )
     advice = (
         "Check that higher is better and that the metric is defined on a single image."
         if rows_per_sample is None
