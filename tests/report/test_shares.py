@@ -18,6 +18,7 @@ from autoloss.report.failures import group_failures, print_failures
 from autoloss.report.individual import print_show, show_values
 from autoloss.report.lineage import lineage
 from autoloss.report.page.contents import gather_contents
+from autoloss.report.page.figures import _typical_low
 from autoloss.report.page.rendering import page
 from autoloss.report.page.shapes import draw_kind
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
@@ -233,6 +234,11 @@ def test_a_search_whose_rest_is_too_little_for_a_whole_training_is_finished(eval
     # The process of the search still holds the run when it prints the end.
     with closing(lock_run(directory)):
         assert state_of(Search(read_once(directory), "the budget is spent", branches={})).word == word
+
+
+def test_scores_far_below_the_others_do_not_compress_a_chart():
+    lows = [_typical_low(scores) for scores in ([-1e13, -3, -2, -1], [0.1, 0.8, 0.9], [0.2, 0.2, 0.2], [2.0])]
+    assert lows == pytest.approx([-7, 0.3, 0.2, 2])
 
 
 def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():

@@ -125,7 +125,9 @@ def follow_best(scored: Sequence[Point], end: float) -> tuple[list[Point], list[
 def _typical_low(scores: Sequence[float]) -> float:
     """Return the lower end of the axis; a few trainings that learned nothing do not compress the others."""
     ordered = sorted(scores)
-    return ordered[len(ordered) // 20] if len(ordered) > 40 else ordered[0]
+    low, middle, most = ordered[len(ordered) // 20 if len(ordered) > 40 else 0], ordered[len(ordered) // 2], ordered[-1]
+    # A score without a lower end, such as minus an error, may be far off.
+    return max(low, middle - 5 * (most - middle)) if middle < most else low
 
 
 @dataclass(frozen=True, slots=True)
