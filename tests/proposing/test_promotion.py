@@ -159,8 +159,15 @@ def test_losses_to_start_from_are_trained_whole_however_slowly_they_learn():
     assert [(plan.parent, plan.fidelity) for plan in told.promotions] == [(0, 1.0), (2, 1.0)]
     for number, plan in enumerate(told.promotions, 1):
         seen = range(plan.candidate - LAG + 1)
-        assert number <= 0.5 * sum(told.shares[k] for k in seen if told.scores[k] is not None)
+        assert number - 1 <= 0.5 * sum(told.shares[k] for k in seen if told.scores[k] is not None)
     assert not Told(PROMOTING.changed({**settings, "search.promote_start": 0}), scores, start=["first"]).promotions
+
+
+def test_the_best_known_loss_so_far_is_trained_whole_before_others_are_drawn():
+    start = ["first", "better", "third", "too late to see", "too late to see, too"]
+    settings = {"search.promote_start": 0.5, "evolution.initial": 20, "evolution.start": start}
+    told = Told(PROMOTING.changed(settings), [0.2, 0.4, 0.3, *[0.9] * 60], start=start)
+    assert [(told.promotions[0].candidate, told.promotions[0].parent)] == [(len(start), 1)]
 
 
 def test_scores_at_other_shares_do_not_count():

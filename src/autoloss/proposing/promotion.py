@@ -18,7 +18,8 @@ class Promotion(Proposer):
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
     first. Twins and copies are the same loss, and not promoted beside it. A promotion is a candidate of its own, whose parent is
     the one that is promoted; the larger share is looked at first. Before others, the losses that the search started from are
-    trained whole, as far as `search.promote_start` allows: a known loss is not given up because it learns slowly.
+    trained whole, as far as `search.promote_start` allows, the first one when all have been planned: a known loss is not given up
+    because it learns slowly, and a search that is stopped early has one.
 
     Args:
         proposer: Plans at the first rung.
@@ -27,20 +28,26 @@ class Promotion(Proposer):
     def __init__(self, proposer: Proposer, configuration: Configuration) -> None:
         self._proposer = proposer
         self._rungs = configuration.search.rungs
-        self._initial = configuration.evolution.initial
+        self._first = _find_first(configuration)
         self.choose = proposer.choose
 
     def needs_outcomes(self, k: int) -> bool:
-        return k >= self._initial or self._proposer.needs_outcomes(k)
+        return k >= self._first or self._proposer.needs_outcomes(k)
 
     def ask(self, k: int, visible: View) -> Plan:
         promotion = None
-        if k >= self._initial:
+        if k >= self._first:
             promotion = visible.memo(self, lambda: _Decisions(visible.configuration)).find(visible)
         if promotion is None:
             return self._proposer.ask(k, visible)
         parent, rung = promotion
         return Plan(k, parent, dict.fromkeys(visible.branches, Kind.PROMOTION), self._rungs[rung])
+
+
+def _find_first(configuration: Configuration) -> int:
+    """Return the first candidate that may be a promotion: after the known losses, or after all that are drawn from nothing."""
+    evolution = configuration.evolution
+    return len(evolution.start) if evolution.start and configuration.search.promote_start else evolution.initial
 
 
 class _Decisions:
@@ -49,6 +56,7 @@ class _Decisions:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._rungs = configuration.search.rungs
+        self._first = _find_first(configuration)
         self._decided: list[tuple[int, int] | None] = []
         """Candidate → (the one that it promotes, to which rung), None for others."""
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
@@ -70,8 +78,7 @@ class _Decisions:
                 seen = k - lag
                 if seen >= 0 and (visible.candidate(seen).fidelity != self._rungs[0]) == promoted:
                     self._see(visible, seen)
-            initial = k < self._configuration.evolution.initial
-            self._decided.append(None if initial else self._decide())
+            self._decided.append(None if k < self._first else self._decide())
         return self._decided[visible.k]
 
     def _see(self, visible: View, k: int) -> None:
@@ -84,12 +91,13 @@ class _Decisions:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
             self._waiting[rung][k] = visible.value(k)
-            if rung == 0 and Kind.START.value in visible.candidate(k).kinds.values():
+            is_known = Kind.START.value in visible.candidate(k).kinds.values()
+            if rung == 0 and is_known and self._configuration.search.promote_start:
                 self._started[k] = outcome.score
 
     def _decide(self) -> tuple[int, int] | None:
         """Return what a candidate promotes, to which rung, or None where no promotion is due."""
-        if self._started and self._wholes + 1 <= self._configuration.search.promote_start * self._spent:
+        if self._started and self._wholes <= self._configuration.search.promote_start * self._spent:
             best = max(self._started, key=lambda one: (self._started[one], -one))
             self._wholes += 1
             del self._started[best]
