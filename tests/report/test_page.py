@@ -18,6 +18,7 @@ import torch
 import autoloss
 from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.comparison.recommendation import Recommendation
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
 from autoloss.proposing.initialization import initial_expression
@@ -28,7 +29,7 @@ from autoloss.report.page.figures import baseline_on_valid
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import draw_kind
 from autoloss.report.page.writing import write_report
-from autoloss.run.results import open_run
+from autoloss.run.results import Search, open_run
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
@@ -97,6 +98,17 @@ def test_the_ladder_and_the_recommendation_stand_beside_the_verdict(tmp_path):
     assert "one_norm: 0.8500" in part
     assert part.index("one_norm") < part.index("recipe 0.7000 at 1/8")
     assert "<i>" not in text_of(directory)
+
+
+def test_a_recommended_loss_that_no_command_writes_has_a_page(tmp_path, monkeypatch):
+    """The standard losses of several branches, which are neither in the zoo nor numbered, once ended the page with an error."""
+    directory = compared(searched(tmp_path / "run"), found=(0.7, 0.7, 0.7), standard=(0.7, 0.72, 0.71))
+    monkeypatch.setattr(
+        Search, "recommendation", Recommendation("abs(add(p, neg(y)))", 1.0, "standard", "No other is ahead.")
+    )
+    text = words(text_of(directory))
+    assert "Recommended: abs(add(p, neg(y)))" in text
+    assert "Use it" not in text
 
 
 def test_a_run_without_any_loss_or_score_has_a_page(tmp_path):
