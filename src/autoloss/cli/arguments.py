@@ -96,7 +96,7 @@ def check_task_name(task: str, metric: str | None) -> None:
     if task.endswith(".py") and not Path(task).exists():
         raise RequestError(f"There is no file {task}. A task of your own is named file.py:name.")
     if task.endswith(".py"):
-        raise RequestError(f"{task} is a file; name the task in it as well: {task}:name.")
+        raise RequestError(f"{task} is a file; name the task in it as well: {_suggest_objects(task)}.")
     if ".py:" not in task:
         if task not in CATALOGUE and Path(task).exists():
             named = (
@@ -104,6 +104,22 @@ def check_task_name(task: str, metric: str | None) -> None:
             )
             raise RequestError(f"{task} is data, not a task. Name a task first, such as: {named}")
         find_entry(task, metric)
+
+
+def _suggest_objects(path: str) -> str:
+    """Return `file.py:name` for likely tasks among the top-level definitions of a file, without running it."""
+    import ast
+
+    try:
+        body = ast.parse(Path(path).read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return f"{path}:name"
+    found = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    targets = (target for node in body if isinstance(node, ast.Assign) for target in node.targets)
+    found += [target.id for target in targets if isinstance(target, ast.Name)]
+    # A task usually has the word in its name, or is the last object of a file.
+    likely = [name for name in found if "task" in name.lower()] or found[-1:]
+    return " or ".join(f"{path}:{name}" for name in likely[:3]) or f"{path}:name"
 
 
 def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
