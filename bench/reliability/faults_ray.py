@@ -245,10 +245,10 @@ USUAL = {
 }
 QUICK = {
     "evaluations": 6,
-    "killed_evaluations": 12,
+    "killed_evaluations": 6,
     "counts": 1,
     "delays": 1,
-    "seconds": 8,
+    "seconds": 4,
     "interval_seconds": 3,
     "parts": 1,
     "harms": 1,
