@@ -64,7 +64,7 @@ class SearchSettings:
     """Share of the candidates with a score at one rung that are trained at the next."""
     promote_start: Share = 0.0
     """Share of the training equivalents spent so far that goes into whole trainings of the losses that the search started from, the
-    best at the first rung first, until all are trained whole; one is as soon as all have begun. The paper has none of them."""
+    best at the first rung first, until all are trained whole; the first as soon as all have begun. The paper has no such losses."""
     promoted_lag: Natural = 0
     """Lag of the outcomes of promoted candidates, at least `evolution.lag`: they train longer, and others do not wait for them."""
     prior: str = "none"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import autoloss
+from autoloss import recipes
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.record import CLOSE, LEARNING_RATES, NEAR_RATES, count_tuning_trainings
@@ -30,6 +31,7 @@ from autoloss.report.state import state_of
 from autoloss.report.summary import summarize
 from autoloss.report.take_home import export_loss
 from autoloss.run import beginning
+from autoloss.run.notes import describe_idle_workers
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import NeverTrained, Search, open_run, training_command
@@ -642,6 +644,29 @@ def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
     without = task.train(criterion, Training(seed=3, learning_rate=1e-30))
     assert isinstance(without, Scored)
     assert task.untrained(3) == without.score
+
+
+def test_workers_that_will_never_train_are_told_of():
+    whole = Configuration().changed({"evolution.lag": 4})
+    assert describe_idle_workers(4, whole) == []
+    (told,) = describe_idle_workers(8, whole)
+    assert told.startswith("With evolution.lag=4, some of the 8 workers will often wait")
+    assert "Set evolution.lag=16 to keep" in told
+    # A whole training holds up the short ones after it.
+    short = whole.changed({"search.rungs": (0.125, 1.0)})
+    assert describe_idle_workers(1, short.changed({"evolution.lag": 1})) == []
+    (told,) = describe_idle_workers(4, short)
+    assert "With evolution.lag=4 and search.promoted_lag=4," in told
+    assert "Set evolution.lag=8 and search.promoted_lag=32 to keep" in told
+    assert describe_idle_workers(4, short.changed({"evolution.lag": 8, "search.promoted_lag": 32})) == []
+    # A whole training lasts as long as eight others, or three where the first share is a third: the adapted settings are enough.
+    adapted = {"search.rungs": (1 / 3, 1.0), "search.promoted_lag": 5}
+    assert describe_idle_workers(2, short.changed(adapted)) == []
+    assert "search.promoted_lag=12" in describe_idle_workers(4, short.changed(adapted))[0]
+    assert describe_idle_workers(2, Configuration().changed(recipes.get_search_settings("figures-pose"))) == []
+    # A lag for all is one for those that are promoted, too.
+    assert describe_idle_workers(4, short.changed({"evolution.lag": 32})) == []
+    assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []
 
 
 def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_best_two_on_all_seeds(run_directory):

@@ -20,7 +20,7 @@ from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor
 from autoloss.numbers import figure
-from autoloss.run.notes import describe_budget, describe_starts, read_recipe
+from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
 from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
@@ -116,7 +116,11 @@ def prepare_search(
     if left is not None:
         say(f"The search and what follows it: {describe_rest(left)}.")
     start = try_starting_losses(losses, evaluator)
-    for text in (*describe_starts(start), *describe_budget(evaluator.configuration)):
+    for text in (
+        *describe_idle_workers(drive.machines.workers, evaluator.configuration),
+        *describe_starts(start),
+        *describe_budget(evaluator.configuration),
+    ):
         say(text)
     prepared = replace(
         settings,

@@ -82,6 +82,30 @@ def describe_plan(configuration: Configuration, final: float) -> str:
     return f"The run takes as long as about {sum(parts.values())} whole trainings: {listed}."
 
 
+def describe_idle_workers(workers: int, configuration: Configuration) -> list[str]:
+    """Say whether some workers will often have nothing to train; docs/measurements.md shows what a lag costs.
+
+    >>> describe_idle_workers(2, Configuration().changed({"evolution.lag": 4}))
+    []
+    """
+    lag = configuration.evolution.lag
+    settings, wanted = {"evolution.lag": lag}, {"evolution.lag": max(lag, 2 * workers)}
+    waits = lag < workers
+    if len(configuration.search.rungs) > 1 and workers > 1:
+        # While one candidate is trained whole, those up to this lag after it are trained shortly. Three quarters of what all
+        # workers train in that time are enough.
+        settings["search.promoted_lag"] = max(lag, configuration.search.promoted_lag)
+        wanted["search.promoted_lag"] = math.ceil(workers / configuration.search.rungs[0])
+        waits = waits or settings["search.promoted_lag"] < 0.75 * workers / configuration.search.rungs[0]
+    if not waits:
+        return []
+    now, better = (" and ".join(f"{name}={value}" for name, value in each.items()) for each in (settings, wanted))
+    return [
+        f"With {now}, some of the {workers} workers will often wait. Set {better} to keep nearly all busy; candidates are then "
+        "proposed from fewer of the latest scores."
+    ]
+
+
 def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
     """Say that nothing may be found where no loss is ahead of the standard one in short trainings; None where one is.
 
