@@ -223,14 +223,27 @@ def _measure_column(
     classes = tuple((name, WEIGHT) for name, one in task.branches.items() if one.predicts_probabilities)
     if classes and len(task.branches) > 1:
         entrants.append(replace(entrants[0], weights=classes))
-    if recommended is not None and recommended.loss not in roles:
-        entrants.append(Entrant(recommended.loss, recommended.loss, step_rule=column, tuned_threshold=threshold))
+    if recommended is not None and not any(_is_recommended(one, search) for one in entrants):
+        loss, weights = recommended.loss, _read_weights(search)
+        entrants.append(Entrant(loss, loss, step_rule=column, tuned_threshold=threshold, weights=weights))
     tuned = tune_learning_rates(entrants, task, 0, record)
     others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[RIVALS:]
-    left = {row.entrant for row in others if recommended is None or row.entrant.loss != recommended.loss}
+    left = {row.entrant for row in others if not _is_recommended(row.entrant, search)}
     kept = [row.entrant for row in tuned if row.entrant not in left]
     rows = record.compare_losses(kept, training_seeds(0, "audit", seeds), TEST)
     return [(roles.get(row.entrant.loss, "recommended"), row) for row in rows]
+
+
+def _is_recommended(entrant: Entrant, search: Search) -> bool:
+    """Return whether an entrant is what a search recommends, apart from its learning rate and step rule."""
+    recommended = search.recommendation
+    return recommended is not None and (entrant.loss, entrant.weights) == (recommended.loss, _read_weights(search))
+
+
+def _read_weights(search: Search) -> tuple[tuple[str, float], ...]:
+    """Return the factors on single branches that a search recommends."""
+    recommended = search.recommendation
+    return () if recommended is None else tuple(recommended.recipe.get("weights", {}).items())
 
 
 def _list_known(task: autoloss.Task) -> list[Entrant]:
@@ -251,7 +264,7 @@ def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[st
 def _stand(spec: str, seed: int, column: str, search: Search, measured: Sequence[tuple[str, Row]]) -> dict[str, Any]:
     """Compare the recommended loss with the best of the others but the found one, and with the standard loss, as losses."""
     recommended = search.recommendation
-    mine = next((row for _, row in measured if recommended and row.entrant.loss == recommended.loss), None)
+    mine = next((row for _, row in measured if _is_recommended(row.entrant, search)), None)
     found = next((row for role, row in measured if role == "found"), None)
     rivals = [row for role, row in measured if role != "found" and row.mean is not None]
     # A known loss under another name shares its trainings.

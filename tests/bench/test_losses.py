@@ -13,12 +13,15 @@ import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+import audit
 import autoloss
 import lossbench
 import sharing
+from autoloss.comparison.entrant import Entrant
 from autoloss.errors import RequestError
 from autoloss.run.results import Search
 from efficiency import add_earlier
@@ -265,3 +268,11 @@ def test_a_search_of_a_script_goes_on_and_one_with_other_settings_is_refused(tmp
     assert search().history == first.history
     with pytest.raises(RequestError, match="other settings"):
         search(**{"final.confirm": 3})
+
+
+def test_standard_losses_with_the_weights_that_a_search_recommends_are_another_loss_than_those_without():
+    weights = {"rcnn_cls": 3.0}
+    search = cast(Search, SimpleNamespace(recommendation=SimpleNamespace(loss="standard", recipe={"weights": weights})))
+    plain, weighted = (Entrant("standard", "standard", 10.0, weights=tuple(each)) for each in ((), weights.items()))
+    assert audit._is_recommended(weighted, search)
+    assert not audit._is_recommended(plain, search)
