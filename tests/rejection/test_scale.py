@@ -13,6 +13,7 @@ from torch import Tensor
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.gradients import Gradient
 from autoloss.rejection.protocol import Reference, measure_reference
@@ -294,3 +295,29 @@ def test_an_engine_computes_with_the_factor_of_a_tree(engine):
     assert scaled.products == pytest.approx([0.25 * product for product in plain.products])
     slow = engine(branch, reference, ProtocolSettings(samples=2, steps=20, learning_rate=0.125))
     assert made.verdicts([tree.scaled(0.25)])[0].gains == pytest.approx(slow.verdicts([tree])[0].gains, rel=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("order", [1, -1])
+def test_losses_that_differ_once_a_prediction_is_above_its_target_are_told_apart_where_all_start_below(
+    scaled: bool, order: int
+):
+    """As prices are above the outputs of an untrained network: |p − y| and −p have one gradient there."""
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        Sample(0.1 * torch.randn(64, 1, generator=generator), {"target": 1 + torch.rand(64, 1, generator=generator)})
+        for _ in range(2)
+    ]
+    branch = ActivatedBranch(activation="none", channels=1, measure=lambda p, y: -float((p - y).abs().mean()))
+    reference = measure_reference(branch, samples)
+    engine, partly = (
+        CompiledEngine(branch, one, ProtocolSettings()) for one in (reference, move_to_ideal(branch, reference, 0))
+    )
+    trees = [parse(text) for text in ("abs(p - y)", "square(y) - p")][::order]
+    assert len({gradient.key("") for gradient in engine.gradients(trees)}) == 1
+    scale = ScaleMeasure(partly, 1.0, direction=True) if scaled else None
+    found = RejectionTester(engine, Configuration(), scale=scale, partly=partly).test(0, trees)[::order]
+    assert [one.reason for one in found] == [None, "LOW_GAIN"]
+    assert len({one.key for one in found}) == 2
+    # The paper's signature has norms alone.
+    assert not scaled or len({one.signature for one in found}) == 2

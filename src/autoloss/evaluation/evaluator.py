@@ -118,12 +118,12 @@ class Evaluator:
             operator_cap=configuration.evolution.maximum_operators,
         )
         engine, scale = make(reference), None
+        partly = make(move_to_ideal(form, reference, configuration.seed))
         if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
             norm = configuration.search.branch_weights.get(branch, 1.0) * measure_norm(standard, engine)
             if 0 < norm < math.inf:
-                partly = make(move_to_ideal(form, reference, configuration.seed))
                 scale = ScaleMeasure(partly, norm, direction=configuration.search.direction)
-        return RejectionTester(engine, configuration, self.operators, scale)
+        return RejectionTester(engine, configuration, self.operators, scale, partly if form.overshoots else None)
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         """Draw and test attempts, up to the last one that the job asks for."""

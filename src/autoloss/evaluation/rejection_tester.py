@@ -44,6 +44,8 @@ class RejectionTester:
         engine: Computes gradients and verdicts; it decides for how many trees at once (`batch_size`).
         operators: All that a formula may hold, by name.
         scale: Brings losses to the scale of the standard one; None keeps their own.
+        partly: An engine whose samples have partly right predictions (`move_to_ideal`), where losses that have one gradient at the
+            first predictions may have others later (`Branch.overshoots`).
     """
 
     __test__ = False
@@ -54,8 +56,9 @@ class RejectionTester:
         configuration: Configuration,
         operators: Mapping[str, Operator] = OPERATORS,
         scale: ScaleMeasure | None = None,
+        partly: Engine | None = None,
     ) -> None:
-        self._scale = scale
+        self._scale, self._partly = scale, partly
         self.engine = engine
         branch, valid = engine.branch, configuration.evolution.valid_draws
         idle = branch.find_idle_operators(engine.reference.samples) if valid else ()
@@ -125,7 +128,7 @@ class RejectionTester:
 
     def _test_new(self, trees: Sequence[Expression]) -> list[Attempt]:
         gradients = self.engine.gradients(trees)
-        results = [_check_gradient(tree, gradient) for tree, gradient in zip(trees, gradients, strict=True)]
+        results = [self._check_gradient(tree, gradient) for tree, gradient in zip(trees, gradients, strict=True)]
         rest = [i for i, one in enumerate(results) if one.reason is None and one.key not in self._known]
         for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
             reason = verdict.reason.name if verdict.reason else None
@@ -139,9 +142,11 @@ class RejectionTester:
                     results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
         return results
 
-
-def _check_gradient(tree: Expression, gradient: Gradient) -> Attempt:
-    """Reject a gradient that is zero or not finite; give any other its key."""
-    if not gradient.finite or gradient.zero:
-        return Attempt(0, "", (Reason.NO_GRADIENT if gradient.finite else Reason.NOT_FINITE).name)
-    return Attempt(0, "", None, gradient.key(str(tree)), gradient.signature)
+    def _check_gradient(self, tree: Expression, gradient: Gradient) -> Attempt:
+        """Reject a gradient that is zero or not finite; give any other its key."""
+        if not gradient.finite or gradient.zero:
+            return Attempt(0, "", (Reason.NO_GRADIENT if gradient.finite else Reason.NOT_FINITE).name)
+        if self._partly is not None:
+            (later,) = self._partly.gradients([tree])
+            gradient = Gradient((*gradient.norms, *later.norms), (*gradient.products, *later.products))
+        return Attempt(0, "", None, gradient.key(str(tree)), gradient.signature)

@@ -105,11 +105,14 @@ def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:
 
 
 def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:
-    """Return a sample with half of its positions moved towards the ideal prediction."""
+    """Return a sample with half of its positions moved towards the ideal prediction; half of these beyond it, where they may be."""
     prediction = sample.prediction
     ideal = branch.ideal(sample.context).to(prediction).reshape(prediction.shape)
     shape = (prediction.shape[0], 1, *prediction.shape[2:])
-    chosen: Tensor = torch.rand(shape, generator=generator) < SHARE_RIGHT
+    drawn: Tensor = torch.rand(shape, generator=generator)
+    step = branch.step_to_ideal
+    if branch.overshoots:
+        step = torch.where(drawn < SHARE_RIGHT / 2, 2 - step, step).to(prediction)
     return replace(
-        sample, prediction=torch.where(chosen, prediction + branch.step_to_ideal * (ideal - prediction), prediction)
+        sample, prediction=torch.where(drawn < SHARE_RIGHT, prediction + step * (ideal - prediction), prediction)
     )

@@ -149,6 +149,15 @@ class Branch(ABC):
         """
         return 0.1 if self.predicts_probabilities else 0.5
 
+    @property
+    def overshoots(self) -> bool:
+        """True if a prediction may lie on either side of the ideal one, as a number may, and losses tell the sides apart.
+
+        Where all targets are above the first predictions, as prices are, |p − y| and −p have the same gradient, until one of the
+        predictions is above its target.
+        """
+        return not self.predicts_probabilities
+
     def has_competition(self, channels: int) -> bool:
         """Return True if a prediction of so many channels passes through a softmax; one logit is a softmax over two channels."""
         return self.has_classes or (channels == 1 and self.predicts_probabilities)
