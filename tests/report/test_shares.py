@@ -11,12 +11,9 @@ import pytest
 from rich.console import Console
 
 from autoloss.comparison.entrant import Entrant
-from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.mutation import trace_mutations
 from autoloss.proposing.records import Individual
 from autoloss.report.failures import group_failures, print_failures
 from autoloss.report.individual import print_show, show_values
-from autoloss.report.lineage import lineage
 from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.figures import _typical_low
 from autoloss.report.page.rendering import page
@@ -31,7 +28,6 @@ from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
 from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader, read_once
-from tests.report.test_leaderboard import ALPHABET
 from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored, words
 
 FACTOR = describe_factors(SCALED)
@@ -99,14 +95,6 @@ def test_a_run_that_trains_all_whole_says_nothing_of_shares(tmp_path):
     for text in told:
         assert "whole" not in text.replace("with the whole schedule", "")
         assert "1/8" not in text
-
-
-def test_the_mutations_of_a_scaled_candidate_of_a_scaled_parent_are_those_that_were_drawn(tmp_path):
-    directory = begin(tmp_path / "run", seed=0)
-    tree, _ = trace_mutations(parse(ROOT), ALPHABET, derive_generator(0, "attempt", 1, "main", 3))
-    rows = (candidate(0, f"2.50 * {ROOT}"), scored(0.3)), (candidate(1, f"0.371 * {tree}", parent=0), scored(0.5))
-    add(directory, *rows)
-    assert lineage(open_run(directory), 1)[0].how["main"].startswith("mutated: ")
 
 
 def test_failures_name_the_share_of_their_example(directory):

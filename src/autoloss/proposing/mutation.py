@@ -68,18 +68,11 @@ MUTATIONS: tuple[Mutation, ...] = (insert, delete, replace)
 
 
 def mutate(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
-    """Apply two mutations in sequence, each drawn uniformly (Section 3.2)."""
-    return trace_mutations(tree, alphabet, rng)[0]
-
-
-def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
-    """Mutate a tree, without its factor; also return the two mutations that were drawn."""
-    drawn: list[Mutation] = []
+    """Apply two mutations in sequence, each drawn uniformly, to a tree without its factor (Section 3.2)."""
     tree = tree.scaled(1.0)
     for _ in range(2):
-        drawn.append(rng.choice(MUTATIONS))
-        tree = drawn[-1](tree, alphabet, rng)
-    return tree, tuple(drawn)
+        tree = rng.choice(MUTATIONS)(tree, alphabet, rng)
+    return tree
 
 
 def reweigh(tree: Expression, rng: Random) -> Expression:

@@ -1,8 +1,4 @@
-"""The lineage of a loss: its ancestors, the mutations between them, and its counterparts at other shares of the schedule.
-
-A run stores the number of the attempt that passed, not its mutations. Every attempt has its own generator, so the attempt is drawn
-again, and its mutations are reported if the tree is the same.
-"""
+"""The lineage of a loss: its ancestors, how each was made, and its counterparts at other shares of the schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from autoloss.proposing.records import PROMOTED, Candidate
 from autoloss.report.shares import at_share, write_share
 from autoloss.run.results import Search
 
-NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 MUTATED = "mutated"
 
 
@@ -25,7 +20,7 @@ class Step:
 
     Args:
         score: Score of the training at `candidate.fidelity`.
-        how: Branch → the origin of its tree: copied, fresh, promoted, or the two mutations.
+        how: Branch → the origin of its tree: copied, fresh, promoted, mutated and so on.
     """
 
     candidate: Candidate
@@ -82,33 +77,7 @@ def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None
     for branch, kind in candidate.kinds.items():
         if kind == PROMOTED and parent is not None:
             how[branch] = f"{kind} from {write_share(parent.fidelity)}"
-        if kind == MUTATED and parent is not None:
-            found = _redraw_mutations(search, candidate, parent, branch)
-            how[branch] = f"{kind}: {', then '.join(found)}" if found else kind
+        attempt = candidate.attempts[branch]
+        if kind == MUTATED and attempt is not None and attempt >= search.configuration.evolution.mutation_attempts:
+            how[branch] = f"{kind}: a fresh tree instead, after too many attempts"
     return how
-
-
-def _redraw_mutations(search: Search, candidate: Candidate, parent: Candidate, branch: str) -> list[str]:
-    """Draw an attempt again and return its mutations; none if the run used other operators or another release."""
-    from autoloss.proposing.chance import derive_generator
-    from autoloss.proposing.mutation import trace_mutations
-    from autoloss.space.branch import Role
-    from autoloss.space.expression import Alphabet
-    from autoloss.space.loss import Loss
-    from autoloss.space.operators import OPERATORS
-    from autoloss.space.parsing import FormulaError
-
-    number = candidate.attempts[branch]
-    configuration, leaves = search.configuration, search.settings.leaves
-    if number is None or number >= configuration.evolution.mutation_attempts:
-        return ["a fresh tree instead, after too many attempts"] if number is not None else []
-    rng = derive_generator(configuration.seed, "attempt", candidate.id, branch, number)
-    try:
-        # Mutations do not draw the factor.
-        before, after = (Loss.parse(one.loss, leaves)[branch].scaled(1.0) for one in (parent, candidate))
-    except FormulaError:
-        return []
-    # Draws do not depend on roles.
-    left = tuple(operator for name, operator in OPERATORS.items() if name not in configuration.space.without)
-    tree, mutations = trace_mutations(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
-    return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []
