@@ -22,9 +22,9 @@ from awaytasks import BY_NAME, TASKS, spoil
 pytest.importorskip("pandas")
 
 
-def test_tasks_are_split_into_known_ones_and_two_exams_with_many_metrics():
+def test_tasks_are_split_into_known_ones_and_three_exams_with_many_metrics():
     parts = [task.part for task in TASKS]
-    assert [parts.count(part) for part in away.MEASURED] == [8, 8, 8]
+    assert [parts.count(part) for part in away.MEASURED] == [8, 8, 8, 6]
     assert len(BY_NAME) == len(TASKS)
     assert {task.metric for task in TASKS} == METRICS.keys()
     assert {task.optimizer for task in TASKS if task.part == "exam"} == {"sgd", "adam"}
@@ -109,6 +109,16 @@ def test_a_metric_of_values_is_that_of_its_reference():
     assert found["minus RMSE"] == pytest.approx(-metrics.root_mean_squared_error(target, prediction))
     assert (found["share within 0.2"], METRICS["share within 0.2"](target + 0.1, target)) == (0.0, 1.0)
     assert found["minus 0.9-quantile loss"] == pytest.approx(-metrics.mean_pinball_loss(target, prediction, alpha=0.9))
+    relative = {
+        name: METRICS[name](prediction, target) for name in ("minus MAPE", "minus RMSLE", "minus relative RMSE")
+    }
+    assert relative["minus MAPE"] == pytest.approx(-metrics.mean_absolute_percentage_error(target, prediction))
+    assert relative["minus RMSLE"] == pytest.approx(-metrics.root_mean_squared_log_error(target, prediction))
+    expected = metrics.root_mean_squared_error(target / target, prediction / target)
+    assert relative["minus relative RMSE"] == pytest.approx(-expected)
+    cost = metrics.mean_pinball_loss(target, prediction, alpha=0.75)
+    assert METRICS["minus cost of 3 to 1"](prediction, target) == pytest.approx(-cost)
+    assert METRICS["share within a quarter"](prediction, target) == 0.25
 
 
 def test_a_metric_of_masks_counts_each_picture():
@@ -181,7 +191,7 @@ def test_the_exam_is_counted_however_its_tasks_are_named(monkeypatch, tmp_path):
     counted = []
     monkeypatch.setattr(away, "count_exam", lambda path, arms, part: counted.append((part, arms)))
     monkeypatch.setattr(away, "perform", lambda work: [])
-    for options in (["--tasks", "credit", "--arms", "default"], ["--exam", "--arms", "gate"], ["--arms", "default"]):
+    for options in (["--tasks", "credit", "--arms", "default"], ["--exam", "1", "--arms", "gate"], ["--arms", "default"]):
         away.main(["--json", "--processes", "0", "--work", str(tmp_path / "rows.jsonl"), *options])
     assert counted == [("exam", ["default"])]
 
