@@ -191,7 +191,11 @@ def test_the_exam_is_counted_however_its_tasks_are_named(monkeypatch, tmp_path):
     counted = []
     monkeypatch.setattr(away, "count_exam", lambda path, arms, part: counted.append((part, arms)))
     monkeypatch.setattr(away, "perform", lambda work: [])
-    for options in (["--tasks", "credit", "--arms", "default"], ["--exam", "1", "--arms", "gate"], ["--arms", "default"]):
+    for options in (
+        ["--tasks", "credit", "--arms", "default"],
+        ["--exam", "1", "--arms", "gate"],
+        ["--arms", "default"],
+    ):
         away.main(["--json", "--processes", "0", "--work", str(tmp_path / "rows.jsonl"), *options])
     assert counted == [("exam", ["default"])]
 

@@ -242,6 +242,12 @@ WARNED: dict[str, tuple[str, str, str]] = {
         "The metric is higher for the targets as logits",
         "the metric gets probabilities",
     ),
+    "values in thousands": (
+        "activation = 'none'\nmetric = lambda prediction, target: -(prediction - target).abs().mean().item()\n"
+        "train, valid = ((one, 5000 * nn.functional.one_hot(other, 3).float()) for one, other in (train, valid))",
+        "The train targets are of size 2.",
+        "Divide the targets by",
+    ),
     "class indices without an activation": (
         "activation = 'none'",
         "targets are class indices, and the activation is none",

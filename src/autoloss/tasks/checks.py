@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,6 +172,8 @@ def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 LARGE_INPUT = 50.0
 """Absolute value from which inputs count as large."""
+LEAST_TARGET, LARGEST_TARGET = 0.1, 10.0
+"""Range of the numbers that a loss is made for: the largest of each output is above, the root mean square of all below."""
 SHARED = 0.5
 """Share of a split that may be in another one as well: tables have equal rows."""
 LOOKED_AT = 64
@@ -265,7 +267,7 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
             )
         if not target.is_floating_point() and target.dtype != torch.bool and branch.activation != "sigmoid":
             classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
-    doubts += find_shared_examples(splits)
+    doubts += [*_find_doubtful_scale(splits["train"], branch), *find_shared_examples(splits)]
     train = classes.pop("train", None)
     if train is None:
         return doubts
@@ -283,6 +285,23 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
                     "data. Split the data so that each part has all classes."
                 )
     return doubts
+
+
+def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]:
+    """Yield a sentence if the targets are numbers far from 1, to which the short steps of the rejection protocol do not lead."""
+    whole = train.whole() if branch.activation == "none" else None
+    if whole is None or not (whole[1].is_floating_point() or branch.channels == 1):
+        return
+    outputs = whole[1].double().reshape(len(train), branch.channels or 1, -1)
+    sizes = outputs.square().mean(dim=(0, 2)).sqrt()
+    if sizes.max() > LARGEST_TARGET or outputs.abs().amax(dim=(0, 2)).min() < LEAST_TARGET:
+        least, most = (f"{value:.3g}" for value in (sizes.min(), sizes.max()))
+        several = f"{least} to {most}, by output" if least != most else most
+        yield (
+            f"The train targets are of size {several} (root mean square); losses and the rejection protocol expect numbers of "
+            f"about 1. Divide the targets by {'these' if least != most else most}, and in the metric multiply predictions and "
+            "targets again."
+        )
 
 
 def find_obstacle(train: Split) -> str:

@@ -78,6 +78,10 @@ welsch | Welsch loss | bounded: a far outlier has no gradient | -exp(-(p - y)**2
     Dennis & Welsch, 1978, Techniques for Nonlinear Least Squares and Robust Regression
 log_absolute | log absolute error | logarithm of one plus the absolute error | log(1 + abs(p - y))
     Feng et al., 2018, Wing Loss for Robust Facial Landmark Localisation: its logarithm, with w = ε = 1
+absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
+    de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
+squared_percentage | squared percentage error | squared error in proportion to the target | ((p - y) / y)**2
+    Tofallis, 2008, Least Squares Percentage Regression
 weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
 """,
