@@ -61,7 +61,8 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "welsch": lambda y, p: -torch.exp(-((p - y) ** 2)),
     "log_absolute": lambda y, p: (1 + (p - y).abs()).log(),
     "absolute_percentage": lambda y, p: ((p - y) / (y + 1e-12)).abs(),
-    "squared_percentage": lambda y, p: ((p - y) / (y + 1e-12)) ** 2,
+    "quantile_25": lambda y, p: torch.maximum((y - p) / 4, 3 * (p - y) / 4),
+    "quantile_75": lambda y, p: torch.maximum(3 * (y - p) / 4, (p - y) / 4),
     "weighted_squares": lambda y, p: (1 + y) * (p - y) ** 2,
     # Of pairs y is 1 everywhere, and w a weight; of differences p is any number.
     "pair_exponential": lambda y, p: y * (1 / p - 1),

@@ -80,8 +80,10 @@ log_absolute | log absolute error | logarithm of one plus the absolute error | l
     Feng et al., 2018, Wing Loss for Robust Facial Landmark Localisation: its logarithm, with w = ε = 1
 absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
     de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
-squared_percentage | squared percentage error | squared error in proportion to the target | ((p - y) / y)**2
-    Tofallis, 2008, Least Squares Percentage Regression
+quantile_25 | 25 % quantile loss | quantile loss: a prediction too high costs three times one too low | abs(p - y) / 2 + (p - y) / 4
+    Koenker & Bassett, 1978, Regression Quantiles
+quantile_75 | 75 % quantile loss | quantile loss: a prediction too low costs three times one too high | abs(p - y) / 2 + (y - p) / 4
+    Koenker & Bassett, 1978, Regression Quantiles
 weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
 """,
