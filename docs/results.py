@@ -58,9 +58,9 @@ def _read(name: str) -> Any:
 def _list_away() -> dict[str, str]:
     away = _read("away")
     gate = away["gate"]
-    first, summary = (
+    first, summary, third = (
         next(one for one in away["summary"] if (one["arm"], one["part"]) == ("default", part))
-        for part in ("exam", "second exam")
+        for part in ("exam", "second exam", "third exam")
     )
     rows = [row for row in away["rows"] if (row["arm"], row["part"]) == ("default", "second exam")]
     shares = ("at_or_above_standard", "at_or_above_ladder", "below_standard", "ahead_of_ladder")
@@ -76,6 +76,7 @@ def _list_away() -> dict[str, str]:
         "away_headroom": f"{summary['share_of_headroom']:.2f}",
         "away_found": str([row["origin"] for row in rows].count("found")),
         "away_first": ", ".join(_percent(first[share]) for share in shares),
+        "away_third": ", ".join(_percent(third[share]) for share in shares),
         "away_table": _write_table(
             ("task", "metric", "tuned rate", "ladder's best", "known losses' best", "p"),
             [
@@ -133,7 +134,6 @@ def _list_border() -> dict[str, str]:
         "border_earlier": f"{earlier['mean']:.4f}",
         "border_ce": f"{ce['mean']:.4f}",
         "border_seeds": str(len(found["scores"])),
-        "border_origin": search["recommendation"]["origin"],
     }
 
 
@@ -242,7 +242,6 @@ def _list_failures() -> dict[str, str]:
         "pairs_at": str(pairs["at_or_above"]),
         "pairs_sets": str(len(pairs["sets"])),
         "pairs_below": str(pairs["below"]),
-        "pairs_plain_below": str(pairs["plain_below"]),
         "pairs_at_choice": str(pairs["at_or_above_choice"]),
         "steps_low": f"{min(one['correlation'] for one in steps):.2f}",
         "steps_high": f"{max(one['correlation'] for one in steps):.2f}",
