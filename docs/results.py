@@ -151,8 +151,8 @@ def _list_audit() -> dict[str, str]:
     if not rows:
         return {"audit_short": f"not measured yet: {done}", "audit_said": f"**Not measured yet:** {done}."}
     said = (
-        f"Of {counts['searches']} searches (95 planned) {counts['found']} recommend a found loss, {counts['shelf']} another known "
-        f"one; {counts['gain_everywhere']} have such a gain"
+        f"{counts['searches']} searches (95 planned) recommend {counts['found']} found and {counts['shelf']} other known losses; "
+        f"{counts['gain_everywhere']} have such a gain"
     )
     short = f"so for {counts['found_above_everywhere']} of {counts['searches']} found losses"
     return {"audit_short": short, "audit_said": f"{said}.\n\n{_write_table(head, rows)}"}

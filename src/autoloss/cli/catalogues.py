@@ -47,7 +47,8 @@ def zoo(
     facts = ("name", "description", "source", "metric")
     rows = [{**{fact: getattr(one, fact) for fact in facts}, "formula": dict(one.formulas)} for one in entries]
     if name is None:
-        shown = [(row["name"], _join(row["formula"]), row["description"]) for row in rows]
+        formulas = [join_branches(row["formula"]) if row["formula"] else "(hand-written)" for row in rows]
+        shown = [(row["name"], formula, row["description"]) for row, formula in zip(rows, formulas, strict=True)]
         print_json(rows) if as_json else console_of().print(table("Zoo", ["name", "formula", "description"], shown))
         return
     # For one loss only: the list needs no torch, which takes long to load.
@@ -69,10 +70,6 @@ def _get_name(words: list[str]) -> str | None:
     if len(names) > 1 or (words and not names):
         raise RequestError(f"Found {len(names)} names; give one, as in: autoloss zoo show baseline/ce")
     return names[0] if names else None
-
-
-def _join(formulas: dict[str, str]) -> str:
-    return join_branches(formulas) if formulas else "(hand-written)"
 
 
 @app.command()

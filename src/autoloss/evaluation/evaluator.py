@@ -117,8 +117,7 @@ class Evaluator:
             directions=draw_directions(reference.samples, configuration.seed),
             operator_cap=configuration.evolution.maximum_operators,
         )
-        engine, scale = make(reference), None
-        partly = make(move_to_ideal(form, reference, configuration.seed))
+        engine, partly, scale = make(reference), make(move_to_ideal(form, reference, configuration.seed)), None
         if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
             norm = configuration.search.branch_weights.get(branch, 1.0) * measure_norm(standard, engine)
             if 0 < norm < math.inf:

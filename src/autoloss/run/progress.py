@@ -231,12 +231,9 @@ class NotebookLine:
         self._show(progress.describe())
 
     def _show(self, last: str) -> None:
-        shown = self._display.Markdown("  \n".join([*map(_escape, self._said), f"**{last}**" if last else ""]))
+        said = [re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", text) for text in self._said]
+        shown = self._display.Markdown("  \n".join([*said, f"**{last}**" if last else ""]))
         if self._handle is None:
             self._handle = self._display.display(shown, display_id=True)
         else:
             self._handle.update(shown)
-
-
-def _escape(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", text)

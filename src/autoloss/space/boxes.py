@@ -123,11 +123,6 @@ class BoxRegression(Branch):
         return dict.fromkeys(self.leaves_and_roles, POSITIVE)
 
     @property
-    def overshoots(self) -> bool:
-        # The leaves are areas and distances.
-        return False
-
-    @property
     def kernel(self) -> Kernel | None:
         return "box" if self._has_own_areas else None
 

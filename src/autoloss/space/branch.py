@@ -156,7 +156,7 @@ class Branch(ABC):
         Where all targets are above the first predictions, as prices are, |p − y| and −p have the same gradient, until one of the
         predictions is above its target.
         """
-        return not self.predicts_probabilities
+        return self.pair is not None and not self.predicts_probabilities
 
     def has_competition(self, channels: int) -> bool:
         """Return True if a prediction of so many channels passes through a softmax; one logit is a softmax over two channels."""

@@ -92,10 +92,6 @@ class PairBranch(Branch):
         return 0.1
 
     @property
-    def overshoots(self) -> bool:
-        return False
-
-    @property
     def kernel(self) -> Kernel:
         return PAIR_KERNELS[self.activation]
 

@@ -67,13 +67,10 @@ def bound_sum(*parts: Range) -> Range:
 
 def bound_product(left: Range, right: Range) -> Range:
     """Return the range of a product."""
-    corners = [_drop_nan(a * b) for a in (left.low, left.high) for b in (right.low, right.high)]
-    return Range(min(corners), max(corners), left.binary and right.binary)
-
-
-def _drop_nan(corner: float) -> float:
+    pairs = [(a, b) for a in (left.low, left.high) for b in (right.low, right.high)]
     # 0·∞ stands for 0 times values as large as you like.
-    return 0.0 if math.isnan(corner) else corner
+    corners = [0.0 if math.isnan(a * b) else a * b for a, b in pairs]
+    return Range(min(corners), max(corners), left.binary and right.binary)
 
 
 def bound_power(base: Range, exponent: int) -> Range:

@@ -30,12 +30,8 @@ def convert_target(target: Tensor, prediction: Tensor, branch: Branch) -> Tensor
     """
     if not isinstance(branch, ActivatedBranch):
         return target
-    if (
-        branch.activation == "none"
-        and prediction.ndim > 1
-        and prediction.shape[1] == 1
-        and not target.is_floating_point()
-    ):
+    single = prediction.ndim > 1 and prediction.shape[1] == 1
+    if single and branch.activation == "none" and not target.is_floating_point():
         return target.to(torch.float32)
     return fitting(target, prediction)
 
@@ -172,8 +168,8 @@ def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 LARGE_INPUT = 50.0
 """Absolute value from which inputs count as large."""
-LEAST_TARGET, LARGEST_TARGET = 0.1, 10.0
-"""Range of the numbers that a loss is made for: the largest of each output is above, the root mean square of all below."""
+LARGEST_TARGET = 10.0
+"""Root mean square up to which numbers count as about 1."""
 SHARED = 0.5
 """Share of a split that may be in another one as well: tables have equal rows."""
 LOOKED_AT = 64
@@ -288,20 +284,17 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
 
 
 def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]:
-    """Yield a sentence if the targets are numbers far from 1, to which the short steps of the rejection protocol do not lead."""
+    """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
     whole = train.whole() if branch.activation == "none" else None
-    if whole is None or not (whole[1].is_floating_point() or branch.channels == 1):
-        return
-    outputs = whole[1].double().reshape(len(train), branch.channels or 1, -1)
-    sizes = outputs.square().mean(dim=(0, 2)).sqrt()
-    if sizes.max() > LARGEST_TARGET or outputs.abs().amax(dim=(0, 2)).min() < LEAST_TARGET:
-        least, most = (f"{value:.3g}" for value in (sizes.min(), sizes.max()))
-        several = f"{least} to {most}, by output" if least != most else most
-        yield (
-            f"The train targets are of size {several} (root mean square); losses and the rejection protocol expect numbers of "
-            f"about 1. Divide the targets by {'these' if least != most else most}, and in the metric multiply predictions and "
-            "targets again."
-        )
+    if whole is not None and (whole[1].is_floating_point() or branch.channels == 1):
+        squares = whole[1].double().reshape(len(train), branch.channels or 1, -1).square()
+        sizes = [f"{value:.3g}" for value in sorted(squares.mean(dim=(0, 2)).sqrt().tolist())]
+        if float(sizes[-1]) > LARGEST_TARGET:
+            size = sizes[-1] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}, by output"
+            yield (
+                f"The train targets are of size {size} (root mean square); losses and the rejection protocol expect numbers of "
+                "about 1. Divide the targets by their size, and in the metric multiply predictions and targets again."
+            )
 
 
 def find_obstacle(train: Split) -> str:
