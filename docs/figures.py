@@ -183,7 +183,7 @@ def draw_pairs(foreground: str) -> None:
 def draw_gate(foreground: str) -> None:
     """Draw for each task what tuning gives over the standard loss as it is, and what the best known loss gives beyond that."""
     rows = sorted(_read("away")["gate"], key=lambda row: row["in_errors"])
-    figure, axis = plt.subplots(figsize=(5.4, 5.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(5.4, 1.2 + 0.19 * len(rows)), layout="constrained")
     for place, row in enumerate(rows):
         tuned, best = (row["ladder"] - row["given"]) / row["error"], row["in_errors"]
         axis.plot([0, max(0.0, tuned)], [place, place], color=GREY, linewidth=4, solid_capstyle="butt")
