@@ -77,7 +77,7 @@ def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None
     for branch, kind in candidate.kinds.items():
         if kind == PROMOTED and parent is not None:
             how[branch] = f"{kind} from {write_share(parent.fidelity)}"
-        attempt = candidate.attempts[branch]
-        if kind == MUTATED and attempt is not None and attempt >= search.configuration.evolution.mutation_attempts:
+        attempt = candidate.attempts.get(branch) or 0
+        if kind == MUTATED and attempt >= search.configuration.evolution.mutation_attempts:
             how[branch] = f"{kind}: a fresh tree instead, after too many attempts"
     return how
