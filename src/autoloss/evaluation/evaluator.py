@@ -117,8 +117,11 @@ class Evaluator:
             directions=draw_directions(reference.samples, configuration.seed),
             operator_cap=configuration.evolution.maximum_operators,
         )
-        engine, partly, scale = make(reference), make(move_to_ideal(form, reference, configuration.seed)), None
-        if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
+        engine, scale = make(reference), None
+        standard = self.find_standard(branch) if configuration.search.scale else None
+        is_used = form.overshoots or standard is not None
+        partly = make(move_to_ideal(form, reference, configuration.seed)) if is_used else None
+        if partly is not None and standard is not None:
             norm = configuration.search.branch_weights.get(branch, 1.0) * measure_norm(standard, engine)
             if 0 < norm < math.inf:
                 scale = ScaleMeasure(partly, norm, direction=configuration.search.direction)

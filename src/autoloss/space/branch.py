@@ -151,11 +151,7 @@ class Branch(ABC):
 
     @property
     def overshoots(self) -> bool:
-        """True if a prediction may lie on either side of the ideal one, as a number may, and losses tell the sides apart.
-
-        Where all targets are above the first predictions, as prices are, |p − y| and −p have the same gradient, until one of the
-        predictions is above its target.
-        """
+        """True if a prediction may lie on either side of the ideal one, as a number may: |p − y| and −p differ on one side only."""
         return self.pair is not None and not self.predicts_probabilities
 
     def has_competition(self, channels: int) -> bool:

@@ -287,10 +287,11 @@ def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]
     """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
     whole = train.whole() if branch.activation == "none" else None
     if whole is not None and (whole[1].is_floating_point() or branch.channels == 1):
-        squares = whole[1].double().reshape(len(train), branch.channels or 1, -1).square()
-        sizes = [f"{value:.3g}" for value in sorted(squares.mean(dim=(0, 2)).sqrt().tolist())]
-        if float(sizes[-1]) > LARGEST_TARGET:
-            size = sizes[-1] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}, by output"
+        outputs = whole[1].float().reshape(len(train), branch.channels or 1, -1)
+        # As a norm, since a square would be a copy of all targets.
+        sizes = torch.linalg.vector_norm(outputs, dim=(0, 2)) / math.sqrt(outputs[:, 0].numel())
+        if sizes.max() > LARGEST_TARGET:
+            size = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (sizes.min(), sizes.max())))
             yield (
                 f"The train targets are of size {size} (root mean square); losses and the rejection protocol expect numbers of "
                 "about 1. Divide the targets by their size, and in the metric multiply predictions and targets again."
