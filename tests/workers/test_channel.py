@@ -69,7 +69,8 @@ def write_to_the_driver(body: bytes) -> str:
     return "late"
 
 
-@pytest.mark.parametrize("body", [bytes(8), b"\xff" * 64, b"x", pack_header(TOKEN, 0, b"")], ids=len)
+# Not a single byte: one in 256 tokens would begin with it.
+@pytest.mark.parametrize("body", [bytes(8), b"\xff" * 64, b"stray", pack_header(TOKEN, 0, b"")], ids=len)
 def test_bytes_that_reach_the_driver_cost_the_worker_and_no_other_job(body: bytes):
     with ProcessWorkers(call, 1) as workers:
         workers.submit(0, lambda: write_to_the_driver(body), deadline_seconds=20)
