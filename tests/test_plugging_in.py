@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from autoloss import zoo
-from autoloss.formulas.export import to_python
+from autoloss.formulas.python_file import to_python
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 

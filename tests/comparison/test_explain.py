@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from autoloss.comparison.entrant import Entrant, Measurements, Row
-from autoloss.comparison.explain import explain_loss
+from autoloss.comparison.explain import explain_loss, list_forms
 from autoloss.comparison.explanation import (
     CLASSES,
     CONFIDENCE,
@@ -16,11 +16,10 @@ from autoloss.comparison.explanation import (
     Control,
     Explanation,
     Plan,
+    divide,
     read_explanation,
 )
 from autoloss.comparison.record import Record
-from autoloss.comparison.share import divide
-from autoloss.comparison.simpler import list_forms
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.request import make_request, prepare

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoloss import zoo
-from autoloss.formulas.export import to_python
+from autoloss.formulas.python_file import to_python
 from autoloss.space.form import BranchForm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")

@@ -9,8 +9,7 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.formulas.export import to_objective
-from autoloss.formulas.objective_file import LIBRARIES
+from autoloss.formulas.objective_file import LIBRARIES, to_objective
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import Loss
 

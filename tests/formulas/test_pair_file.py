@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import autoloss
-from autoloss.formulas.export import to_python
+from autoloss.formulas.python_file import to_python
 from autoloss.report.page.shapes import draw_kind
 from autoloss.space.loss import Loss, bind
 from autoloss.space.pairs import PairBranch

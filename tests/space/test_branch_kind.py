@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.formulas.export import to_python
+from autoloss.formulas.python_file import to_python
 from autoloss.formulas.simplify import simplify_loss
 from autoloss.proposing.initialization import initial_expression
 from autoloss.rejection.engines import ENGINES, correlation_score

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloss.formulas.export import to_json, to_latex, to_python
+from autoloss.formulas.export import to_json, to_latex
+from autoloss.formulas.python_file import to_python
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.statements import write_line
 from autoloss.formulas.terms import to_term

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.formulas.export import to_python
+from autoloss.formulas.python_file import to_python
 from autoloss.rejection.engines import correlation_score
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample

@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import select_functions
 from autoloss.formulas.notations import Call, call_by_name
-from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, describe_facts, wrap, write_docstring
+from autoloss.formulas.python_file import TITLE_LENGTH, check_forms, clean_text, describe_facts, wrap, write_docstring
 from autoloss.formulas.statements import PYTHON, write_line
 from autoloss.space import boosting, derivatives, objective
 from autoloss.space.derivatives import differentiate
@@ -75,10 +75,21 @@ def make_objective(labels: Any, weight: Any = None, *, classes: int | None = Non
     return {adapter}(prepare_objective(formula, link, labels, weight, classes=classes, **options))'''
 
 
-def write_objective_file(
-    loss: Loss, forms: Mapping[str, BranchForm], library: str, title: str, facts: Mapping[str, str]
+def to_objective(
+    loss: Loss, forms: Mapping[str, BranchForm], library: str, *, title: str, facts: Mapping[str, str]
 ) -> str:
-    """Write a file that imports NumPy alone and holds the loss as an objective of a boosting library."""
+    """Write a loss as a Python file that imports NumPy alone, with an objective of `lightgbm`, `xgboost` or `catboost`.
+
+    Raises:
+        RequestError: A form is missing or lacks a leaf, the library is unknown, or the loss cannot be an objective of rows.
+
+    >>> from autoloss import Loss
+    >>> from autoloss.space.form import BranchForm
+    >>> text = to_objective(Loss("-y * log(p)"), {"main": BranchForm()}, "lightgbm", title="Cross entropy", facts={})
+    >>> "def make_objective" in text, "import torch" in text
+    (True, False)
+    """
+    check_forms(loss, forms)
     if library not in LIBRARIES:
         raise unknown("boosting library", library, LIBRARIES)
     if len(loss) != 1:

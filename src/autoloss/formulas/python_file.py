@@ -8,9 +8,10 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import count
 
+from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import read_own_functions, select_functions
 from autoloss.formulas.statements import Statements, get_variable, write_line
-from autoloss.space.expression import Expression
+from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import MAIN, Loss
 from autoloss.space.one_hot import LEAST, USUAL, OneHotTree, shorten
@@ -52,8 +53,26 @@ _OF_LEAVES = """Return one value for each element, (N, C, H, W), as the leaves h
         number of positions, and gave it the weight {weight!r}."""
 
 
-def write_file(loss: Loss, forms: Mapping[str, BranchForm], title: str, facts: Mapping[str, str]) -> str:
-    """Write the file, formatted."""
+def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
+    """Write a loss as a Python file that imports torch alone, with one `nn.Module` for each branch; to be saved as UTF-8.
+
+    Value and gradient are those of `Loss.criterion` to the last bit; with constants, to rounding.
+
+    Args:
+        forms: One for each branch of the loss.
+        title: What the loss is called; classes are named after it.
+        facts: What else the file says about the loss, such as score, metric and run: label → text. Any text is safe.
+
+    Raises:
+        RequestError: A form is missing or lacks a leaf, or a tree holds an operator of a person's own that a file cannot hold.
+
+    >>> from autoloss import Loss
+    >>> from autoloss.space.form import BranchForm
+    >>> text = to_python(Loss("-y * log(p)"), {"main": BranchForm()}, title="Cross entropy", facts={})
+    >>> "class CrossEntropyLoss(nn.Module):" in text, "output = -(y * signed_log(p))" in text
+    (True, True)
+    """
+    check_forms(loss, forms)
     own = read_own_functions(loss)
     names = _name_classes(title, list(loss))
     classes = [_write_class(names[branch], branch, tree, forms[branch]) for branch, tree in loss.items()]
@@ -64,6 +83,17 @@ def write_file(loss: Loss, forms: Mapping[str, BranchForm], title: str, facts: M
     head = [write_docstring(_describe(loss, forms, names, title, facts)), "\n".join(imports)]
     head += [f"EPSILON = {EPSILON!r}"] * ("EPSILON" in used)
     return "\n\n\n".join(["\n\n".join(head), *functions, *classes]) + "\n"
+
+
+def check_forms(loss: Loss, forms: Mapping[str, BranchForm]) -> None:
+    """Refuse a loss without a form for each branch, or with leaves that a form lacks."""
+    for name, tree in loss.items():
+        if name not in forms:
+            raise unknown("form of the branch", name, forms)
+        if strange := sorted(tree.leaves - {CONSTANT} - set(forms[name].leaves)):
+            raise RequestError(
+                f"{str(tree)!r} has the leaves {', '.join(strange)}; the branch {name!r} has {', '.join(forms[name].leaves)}."
+            )
 
 
 def _write_class(name: str, branch: str, tree: Expression, form: BranchForm) -> str:

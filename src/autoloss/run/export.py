@@ -9,8 +9,9 @@ from pathlib import Path
 from autoloss import zoo
 from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.export import to_json, to_latex, to_objective, to_python
-from autoloss.formulas.objective_file import LIBRARIES
+from autoloss.formulas.export import to_json, to_latex
+from autoloss.formulas.objective_file import LIBRARIES, to_objective
+from autoloss.formulas.python_file import to_python
 from autoloss.run.results import FoundLoss
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch

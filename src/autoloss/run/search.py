@@ -12,7 +12,7 @@ from typing import Any
 
 from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Machines
 from autoloss.evaluation.evaluator import Evaluator
@@ -22,7 +22,6 @@ from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, make_proposer
 from autoloss.run.beginning import Drive, prepare_search, write_start
-from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
 from autoloss.run.progress import Forecast, NotebookLine, ObserveSearch, Progress, count_finale
@@ -34,8 +33,10 @@ from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import store as stores
 from autoloss.store.database import resume_command, warn
+from autoloss.store.lock import FILE as LOCK
 from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import RunSettings
+from autoloss.store.samples import FILE as SAMPLES
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
@@ -327,3 +328,32 @@ def _choose_directory(request: Request, metric: str | None) -> Path:
     stem = "-".join(filter(None, (request.task.name, metric, f"seed{request.configuration.seed}")))
     numbered = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
     return next(path for path in numbered if not path.exists() or is_left_over(path))
+
+
+LOGS = frozenset({".log", ".out", ".err", ".txt"})
+"""Suffixes of files that a shell or a batch system may have put into the folder."""
+
+
+def make_directory(path: Path) -> None:
+    """Make the folder of a new run."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        others = _list_others(path)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be made: {error.strerror}. Use another.", argument="directory") from None
+    if others and not stores.exists(path):
+        raise RequestError(
+            f"{path} contains other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}). Name an empty folder.",
+            argument="directory",
+        )
+
+
+def is_left_over(path: Path) -> bool:
+    """Return whether a folder holds nothing but what a search writes before it begins; a search can start there."""
+    return path.is_dir() and (path / LOCK).exists() and not _list_others(path) and not stores.exists(path)
+
+
+def _list_others(path: Path) -> list[str]:
+    own = (LOCK, SAMPLES, stores.FILE)
+    found = sorted(entry.name for entry in path.iterdir())
+    return [name for name in found if not name.startswith((".", *own)) and Path(name).suffix not in LOGS]

@@ -13,7 +13,7 @@ from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
+pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 FasterRCNN, DetectorSettings = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
 

@@ -22,7 +22,7 @@ heads = pytest.importorskip("autoloss.tasks.detection.heads")
 mask_head = pytest.importorskip("autoloss.tasks.detection.heads.mask")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
 regions = pytest.importorskip("autoloss.tasks.detection.metrics.regions")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
+pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 
 from tests.tasks.detection.test_faster_rcnn import SHAPE, Small  # noqa: E402
 

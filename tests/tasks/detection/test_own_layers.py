@@ -25,7 +25,7 @@ detection = pytest.importorskip("autoloss.tasks.detection.task")
 examples = pytest.importorskip("autoloss.tasks.detection.samples")
 digits = pytest.importorskip("autoloss.tasks.detection.digits")
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
+pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 head = pytest.importorskip("autoloss.tasks.detection.heads.head")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import autoloss
-from autoloss.tasks.tabular.boosting import describe_boosting
+from autoloss.tasks.tabular.task import describe_boosting
 
 
 @pytest.mark.parametrize(("data", "metric"), [("iris", "auc"), ("breast_cancer_hard", "f1"), ("diabetes", "r2")])

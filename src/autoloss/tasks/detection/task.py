@@ -38,8 +38,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
     average_precisions,
     match_images,
 )
-from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
-from autoloss.tasks.detection.networks.pyramids import build_pyramid
+from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
