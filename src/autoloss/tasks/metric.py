@@ -46,7 +46,7 @@ class StreamedMetric(Protocol):
 
 @runtime_checkable
 class CountingMetric(Protocol):
-    """A metric that is a function of counts, which are added over examples; its resamples cost next to nothing."""
+    """A function that can also add counts over batches: its value is one of them, and its resamples cost next to nothing."""
 
     def count(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the counts of a batch of activated predictions and targets."""
@@ -156,8 +156,11 @@ class SplitMetrics:
     def __init__(self, metrics: Sequence[Metric], resampled: bool = False) -> None:
         self._metrics, self._resampled = metrics, resampled
         # The score is often one of the further metrics; each object is updated once per batch.
-        self._streamed = list({id(metric): metric for metric in metrics if isinstance(metric, StreamedMetric)}.values())
-        self._calls = not all(isinstance(metric, StreamedMetric) for metric in metrics)
+        single = {id(metric): metric for metric in metrics}
+        self._counting = {key: metric for key, metric in single.items() if isinstance(metric, CountingMetric)}
+        self._streamed = [metric for metric in single.values() if isinstance(metric, StreamedMetric)]
+        self._calls = not all(isinstance(metric, CountingMetric | StreamedMetric) for metric in metrics)
+        self._totals: dict[int, Tensor] = {}
         self._counts: list[Tensor] = []
         self._lists: list[Tensor] = []
         self._kept: list[Pair] = []
@@ -169,6 +172,8 @@ class SplitMetrics:
         """Add a batch of activated predictions and targets."""
         for metric in self._streamed:
             metric.update(prediction, target)
+        for key, metric in self._counting.items():
+            self._totals[key] = self._totals.get(key, 0) + metric.count(prediction, target)
         self._elements += prediction.numel()
         samples = self._resampled and not self._summarise(prediction, target) and self._resamples >= LEAST_RESAMPLES
         if self._calls or samples:
@@ -188,10 +193,7 @@ class SplitMetrics:
 
     def values(self) -> list[float]:
         """Return the value of each metric, in order; NaN if undefined."""
-        found = [
-            to_float(metric.compute()) if isinstance(metric, StreamedMetric) else self._measure(metric)
-            for metric in self._metrics
-        ]
+        found = [self._measure(metric) for metric in self._metrics]
         for metric in self._streamed:
             metric.reset()
         return found
@@ -234,6 +236,10 @@ class SplitMetrics:
         return prediction, target
 
     def _measure(self, metric: Metric) -> float:
+        if id(metric) in self._totals:
+            return to_float(metric.evaluate(self._totals[id(metric)]))
+        if isinstance(metric, StreamedMetric):
+            return to_float(metric.compute())
         if self._has_one_size():
             return to_float(metric(*self._join()))
         examples = [one for batch in self._kept for one in _split_examples(batch)]

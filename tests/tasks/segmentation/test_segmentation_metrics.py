@@ -36,9 +36,8 @@ def drawn(rows: list[str]) -> Tensor:
 
 def streamed(name: str, prediction: Tensor, target: Tensor, **setting: int) -> float:
     metric = SegmentationMetric(name, **setting)
-    for one, other in zip(prediction.split(2), target.split(2), strict=True):
-        metric.update(scores(one), other)
-    return metric.compute()
+    batches = zip(prediction.split(2), target.split(2), strict=True)
+    return metric.evaluate(sum(metric.count(scores(one), other) for one, other in batches))
 
 
 def edges(labels: np.ndarray, cls: int, width: int, ignored: np.ndarray) -> np.ndarray:
@@ -225,10 +224,8 @@ def test_counts_add_up_whatever_the_batches(name: str):
     prediction, target = blobs(8, count=4), blobs(9, count=4)
     target[2, :5] = 255
     metric = SegmentationMetric(name, tolerance=2, ignore_index=255)
-    metric.update(scores(prediction), target)
-    assert metric.compute() == streamed(name, prediction, target, tolerance=2, ignore_index=255)
-    metric.reset()
-    assert math.isnan(metric.compute())
+    counts = metric.count(scores(prediction), target)
+    assert metric.evaluate(counts) == streamed(name, prediction, target, tolerance=2, ignore_index=255)
 
 
 def test_one_image_is_averaged_over_the_classes_of_its_target_and_a_split_over_all_that_occur():

@@ -117,7 +117,7 @@ SEGMENTATION_METRICS: Mapping[str, MetricDefinition] = {
 
 
 class SegmentationMetric:
-    """One of `SEGMENTATION_METRICS`: of one image when called, of a whole split through update, compute and reset.
+    """One of `SEGMENTATION_METRICS`: of one image when called, of a whole split by the sum of the counts of its batches.
 
     Settings as in `CountSettings`; a class is left out of the mean of boundary metrics only.
     """
@@ -128,15 +128,10 @@ class SegmentationMetric:
         self.name, self.definition = name, SEGMENTATION_METRICS[name]
         known = CountSettings(**settings)
         self.settings = known if self.definition.of_boundary else replace(known, left_out=None)
-        self._counts: Counts | None = None
 
     def __call__(self, prediction: Tensor, target: Tensor) -> float:
         """Measure one image, scores of classes (1, C, H, W), target (1, H, W); NaN where there is no class to average over."""
         return self.definition.value(self.count(prediction, target), self.settings, single=True).item()
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._counts = None
 
     def count(self, prediction: Tensor, target: Tensor) -> Counts:
         """Return the counts of a batch: scores of classes (N, C, H, W), class indices (N, H, W)."""
@@ -145,15 +140,6 @@ class SegmentationMetric:
     def evaluate(self, counts: Counts) -> float:
         """Return the metric of the counts of several images; NaN where there is no class to average over."""
         return self.definition.value(counts, self.settings, single=False).item()
-
-    def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Add a batch: scores of classes (N, C, H, W), class indices (N, H, W)."""
-        counts = self.count(prediction, target)
-        self._counts = counts if self._counts is None else self._counts + counts
-
-    def compute(self) -> float:
-        """Return the metric of all batches, NaN if there were none."""
-        return float("nan") if self._counts is None else self.evaluate(self._counts)
 
 
 def make_metrics(**settings: Any) -> dict[str, SegmentationMetric]:
