@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from statistics import mean
+from timeit import timeit
 from typing import Any
 
 from autoloss import tasks
@@ -307,15 +308,9 @@ def _time_candidates(name: str, evaluator: Evaluator) -> tuple[float, float]:
             trees.append(tree)
     # The first call includes compiling.
     evaluator.test_loss({name: trees.pop()})
-    usual = [_measure_seconds(lambda tree=tree: evaluator.test_loss({name: tree})) for tree in trees]
-    full = [_measure_seconds(lambda tree=tree: evaluator.judge(name, [tree])) for tree in trees[:FULL_CANDIDATES]]
+    usual = [timeit(lambda tree=tree: evaluator.test_loss({name: tree}), number=1) for tree in trees]
+    full = [timeit(lambda tree=tree: evaluator.judge(name, [tree]), number=1) for tree in trees[:FULL_CANDIDATES]]
     return mean(usual), max(full)
-
-
-def _measure_seconds(function: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 class _CutOff(BaseException):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from autoloss.errors import RunError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import CompletedJob
 from autoloss.proposing.machine import Machine
-from autoloss.proposing.records import Candidate, NewCandidate, NewTraining, Outcome, State
+from autoloss.proposing.records import NewCandidate, NewTraining, State
 from autoloss.run.progress import Progress
-from autoloss.training.training import Training
+from autoloss.store.store import Store
 
 POLL_SECONDS = 0.5
 """Interval at which the observer is called when nothing ends."""
@@ -21,16 +20,8 @@ FAILED_FIRST, SCORELESS_FIRST = 3, 50
 """A run ends when this many of its first candidates fail or have no score, because the task itself must be wrong."""
 
 
-class Record(Protocol):
-    """The destination of a search's records: a store."""
-
-    def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None: ...
-
-
 def run_loop(
-    history: History, store: Record, dispatcher: Dispatcher, observe: Callable[[Progress], None] | None = None
+    history: History, store: Store, dispatcher: Dispatcher, observe: Callable[[Progress], None] | None = None
 ) -> str:
     """Continue a history until it ends.
 
@@ -58,7 +49,7 @@ def run_loop(
         completed = dispatcher.wait(POLL_SECONDS)
 
 
-def _append(store: Record, record: NewCandidate | NewTraining) -> None:
+def _append(store: Store, record: NewCandidate | NewTraining) -> None:
     match record:
         case NewCandidate():
             store.add_candidate(record.candidate, dict(record.rejected))

@@ -36,33 +36,23 @@ class NamedLoss:
     Args:
         label: As the user wrote it; a word of `COLLECTIONS` stands for many.
         text: The loss itself, where its label is not.
-        source: The run that it was taken from; empty where it was given itself.
+        source: The zoo or the run that it was taken from; empty where it was given itself.
         place: Where it stands in a file, for messages.
         leaves: Branch → leaves of the run that it was taken from.
     """
 
     label: str
-    text: str = ""
+    text: str | Mapping[str, str] = ""
     source: str = ""
     place: str = ""
     leaves: Mapping[str, tuple[str, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartingLoss:
-    """A loss to start from.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingLoss(NamedLoss):
+    """The same on a task: `loss` has no factors; the search's own samples give them."""
 
-    Args:
-        label: As the user wrote it.
-        loss: Without factors; the search's own samples give them.
-        source: The zoo or the run that it was taken from; empty where it was given itself.
-        place: Where it stands in a file, for messages.
-    """
-
-    label: str
     loss: Loss
-    source: str = ""
-    place: str = ""
 
     @property
     def formula(self) -> str:
@@ -147,7 +137,7 @@ def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> 
             f"A search cannot start from the losses of {named.source}: its branches are {_describe_leaves(named.leaves or {})}; "
             f"those of this task are {_describe_leaves(wanted)}. Name a run whose task has the same branches."
         )
-    yield _resolve(named.label, task, operators, named.text, source=named.source, place=named.place)
+    yield _resolve(named, task, operators)
 
 
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
@@ -155,16 +145,8 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
     return len(text) < 1000 and kind(Path(text))
 
 
-def _resolve(
-    label: str,
-    task: Task,
-    operators: Mapping[str, Operator],
-    text: str | Mapping[str, str] = "",
-    *,
-    source: str = "",
-    place: str = "",
-) -> StartingLoss:
-    """Resolve a loss; `text` is the loss where its label is not."""
+def _resolve(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> StartingLoss:
+    label, text, source, place = named.label, named.text, named.source, named.place
     try:
         losses = zoo.resolve(text or label, task.branches, operators)[1]
     except RequestError as error:
@@ -172,14 +154,14 @@ def _resolve(
     trees = {name: loss.scaled(1.0) for name, loss in losses.items() if isinstance(loss, Expression)}
     if len(trees) < len(losses):
         raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
-    return StartingLoss(label, Loss(trees), source, place)
+    return StartingLoss(label, text, source, place, loss=Loss(trees))
 
 
 def _take_zoo(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
     """Yield all of the zoo, as far as they are formulas that fit the branches."""
     for name in zoo.names():
         with suppress(RequestError):
-            yield _resolve(name, task, operators, source=source)
+            yield _resolve(NamedLoss(name, source=source), task, operators)
 
 
 def _take_shelf(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
@@ -189,13 +171,14 @@ def _take_shelf(task: Task, operators: Mapping[str, Operator], source: str) -> I
             if branch.fits(entry.activation, TWO_CHANNELS):
                 label = entry.name if len(task.branches) == 1 else f"{name}: {entry.name}"
                 with suppress(RequestError):
-                    yield _resolve(label, task, operators, {**task.standard, name: entry.name}, source=source)
+                    named = NamedLoss(label, {**task.standard, name: entry.name}, source)
+                    yield _resolve(named, task, operators)
 
 
 def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
     if task.standard:
         with suppress(RequestError):
-            yield _resolve(join_branches(task.standard), task, operators, task.standard, source=source)
+            yield _resolve(NamedLoss(join_branches(task.standard), task.standard, source), task, operators)
 
 
 def _read_run(directory: str) -> list[NamedLoss]:
