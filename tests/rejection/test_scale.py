@@ -21,12 +21,13 @@ from autoloss.rejection.reference import ReferenceEngine
 from autoloss.rejection.scale import SHARE_RIGHT, Scaled, ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
-from autoloss.space.boxes import smooth_l1
+from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 from autoloss.space.parsing import parse
+from autoloss.zoo.boxes import SmoothL1
 from tests.rejection.scenes import mean_iou
 from tests.rejection.test_box_areas import drawn as drawn_boxes
 from tests.rejection.test_engine import BRANCHES as ENGINE_BRANCHES
@@ -67,7 +68,7 @@ CASES: dict[str, tuple[tuple[Branch, Reference], Expression | BranchLoss]] = {
     "values, by hand": (ENGINE_BRANCHES["values"], weighted_squares),
     "valid positions, weighted": (of_valid_positions(), parse(CE)),
     "valid positions, weighted, by hand": (of_valid_positions(), DICE),  # type: ignore[dict-item]
-    "boxes": (drawn_boxes(), smooth_l1),
+    "boxes": (drawn_boxes(), SmoothL1(BoxRegression())),
     "boxes, a tree": (drawn_boxes(), parse("1 - i / u")),
 }
 TREES = ("y * p", "-2 * y * log(p)", "exp(p) * (y + 1)", "1000 * (p - y) ** 2", "mean_nhw(p) * y")

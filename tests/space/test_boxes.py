@@ -19,10 +19,10 @@ from autoloss.space.boxes import (
     decode,
     encode,
     rescale_deltas,
-    smooth_l1,
 )
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
+from autoloss.zoo.boxes import SmoothL1
 
 RCNN = (0.1, 0.1, 0.2, 0.2)
 
@@ -149,14 +149,14 @@ def test_smooth_l1_is_torchs_over_positives(deviations):
     positive = context["target"] > 0
     wanted = encode(context["box"], context["reference"], context["deviations"])
     expected = F.smooth_l1_loss(deltas.flatten(1)[positive], wanted[positive], beta=1 / 9, reduction="sum") / 6
-    torch.testing.assert_close(smooth_l1(deltas, context), expected)
+    torch.testing.assert_close(SmoothL1(BoxRegression())(deltas, context), expected)
 
 
 def test_without_positives_nothing_is_lost_and_nothing_breaks():
     deltas, context = scene()
     context["target"] = torch.zeros(6, dtype=torch.long)
     raw = deltas.requires_grad_(True)
-    for loss in (smooth_l1, bind({"box": parse("-log(i / e)")}, {"box": BoxRegression()})["box"]):
+    for loss in (SmoothL1(BoxRegression()), bind({"box": parse("-log(i / e)")}, {"box": BoxRegression()})["box"]):
         value = loss(raw, context)
         assert value.item() == 0.0
         assert not torch.autograd.grad(value, raw)[0].any()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.branch import Branch, Role, Sample
+from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import upcast
 from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel
@@ -128,10 +128,8 @@ class ActivatedBranch(Branch):
         return float(target.numel() // channels)
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
-        if self.measure is None:
-            raise RequestError("This branch has no metric; give ActivatedBranch(measure=…) to search with it.")
         target = context["target"]
-        return float(self.measure(activate_for_metric(prediction, target, self.activation), target))
+        return float(require_measure(self.measure)(activate_for_metric(prediction, target, self.activation), target))
 
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         target = context["target"]

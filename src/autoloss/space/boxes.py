@@ -21,13 +21,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import unknown
 from autoloss.space.activated import ActivatedBranch, activate, spatial
-from autoloss.space.branch import Branch, Role, Sample
+from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import BranchForm
-from autoloss.space.operators import upcast
 from autoloss.space.options import AREA_UNITS, AreaUnit, Kernel
 from autoloss.space.ranges import POSITIVE, Range
 
@@ -35,8 +33,6 @@ CLAMP = math.log(1000 / 16)
 """Upper bound of the predicted log-ratios of width and height, as in torchvision's box coder."""
 PLAIN = (1.0, 1.0, 1.0, 1.0)
 """Standard deviations of the deltas x, y, width, height in the RPN; the rejection protocol uses them for every branch."""
-SMOOTH_L1_BETA = 1 / 9
-"""Absolute error at which the standard loss of Faster R-CNN turns from quadratic to linear."""
 
 BoxMeasure = Callable[[Tensor, Mapping[str, Tensor]], float]
 """(class probabilities (N, C), context) → metric, or (boxes (N, 4), context) → metric."""
@@ -82,19 +78,6 @@ def rescale_deltas(
     """Return the deltas (N, 4, 1, 1) of the same boxes for other standard deviations, and the context with these."""
     factor = (context["deviations"] / deviations)[:, :, None, None]
     return deltas * factor, {**context, "deviations": deviations}
-
-
-def smooth_l1(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-    """Compute the standard loss of box deltas: smooth L1 over the positives, divided by the number of sampled boxes.
-
-    Source: Ren et al., 2015, Faster R-CNN; threshold and divisor are torchvision's.
-    """
-    with torch.autocast(prediction.device.type, enabled=False):
-        positive = context["target"] > 0
-        deltas = upcast(prediction).flatten(1)[positive]
-        box, reference = context["box"][positive], context["reference"][positive]
-        wanted = encode(box, reference, context["deviations"]).to(deltas)
-        return F.smooth_l1_loss(deltas, wanted, beta=SMOOTH_L1_BETA, reduction="sum") / max(1, len(positive))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +148,7 @@ class BoxRegression(Branch):
         return float(max(1, len(context["target"])))
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
-        if self.measure is None:
-            raise _make_metric_error()
-        return float(self.measure(self.boxes(prediction, context), context))
+        return float(require_measure(self.measure)(self.boxes(prediction, context), context))
 
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         return spatial(encode(context["box"], context["reference"], context["deviations"]))
@@ -186,15 +167,9 @@ class BoxClassification(ActivatedBranch):
     measure_boxes: BoxMeasure | None = None
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
-        if self.measure_boxes is None:
-            raise _make_metric_error()
         probabilities = activate(spatial(prediction), self.activation)
-        return float(self.measure_boxes(probabilities[:, 1:].flatten(1), context))
+        return float(require_measure(self.measure_boxes)(probabilities[:, 1:].flatten(1), context))
 
 
 def _compute_area(boxes: Tensor) -> Tensor:
     return (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
-
-
-def _make_metric_error() -> RequestError:
-    return RequestError("This branch has no metric, which a search needs; give it one.")

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from autoloss.errors import RequestError
 from autoloss.space.form import BranchForm
 from autoloss.space.options import PROBABILITIES, Kernel, TargetKind
 from autoloss.space.ranges import BINARY, UNIT, Range
@@ -222,6 +223,13 @@ class Branch(ABC):
         if not self.predicts_probabilities and not indices:
             return "values"
         return "one_hot" if one_hot else "binary"
+
+
+def require_measure(measure: Callable[..., float] | None) -> Callable[..., float]:
+    """Return the metric of a branch, which a search needs."""
+    if measure is None:
+        raise RequestError("This branch has no metric; give it one to search with it: measure=….")
+    return measure
 
 
 BranchLoss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.space.branch import Branch, Role, Sample
+from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.operators import upcast
 from autoloss.space.options import PAIR_KERNELS, Kernel, PairActivation, PairColumn, PairWeight
@@ -164,9 +164,7 @@ class PairBranch(Branch):
         return not len(_get_pairs(context)[0])
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
-        if self.measure is None:
-            raise RequestError("This branch has no metric; give PairBranch(measure=…) to search with it.")
-        return float(self.measure(prediction.flatten(), context["target"]))
+        return float(require_measure(self.measure)(prediction.flatten(), context["target"]))
 
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         """Return scores in the order of the target, from the negative of `HIGHEST_SCORE` to it, (N, 1, 1, 1)."""

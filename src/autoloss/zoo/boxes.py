@@ -7,17 +7,24 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.boxes import BoxRegression, smooth_l1
+from autoloss.space.boxes import BoxRegression, encode
 from autoloss.space.branch import Branch
 from autoloss.space.loss import mean_over_positions
 from autoloss.space.operators import signed_log, upcast
 
+BETA = 1 / 9
+"""Absolute error at which smooth L1 turns from quadratic to linear."""
+
 
 @dataclass(frozen=True, slots=True)
 class SmoothL1:
-    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used."""
+    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used.
+
+    Source: Ren et al., 2015, Faster R-CNN; threshold and divisor are torchvision's.
+    """
 
     branch: Branch
 
@@ -29,7 +36,12 @@ class SmoothL1:
             )
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        return smooth_l1(prediction, context)
+        with torch.autocast(prediction.device.type, enabled=False):
+            positive = context["target"] > 0
+            deltas = upcast(prediction).flatten(1)[positive]
+            box, reference = context["box"][positive], context["reference"][positive]
+            wanted = encode(box, reference, context["deviations"]).to(deltas)
+            return F.smooth_l1_loss(deltas, wanted, beta=BETA, reduction="sum") / max(1, len(positive))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.space.boxes import BoxClassification, BoxRegression, decode, smooth_l1
+from autoloss.space.boxes import BoxClassification, BoxRegression, decode
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
+from autoloss.zoo.boxes import SmoothL1
 
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 FasterRCNN, DetectorSettings = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
 
@@ -55,7 +55,8 @@ def batch() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 
 BRANCH_OBJECTS = {name: BoxClassification() if name.endswith("cls") else BoxRegression(weight=1.0) for name in BRANCHES}
 STANDARD = bind(
-    {name: parse("-y * log(p)") if name.endswith("cls") else smooth_l1 for name in BRANCHES}, BRANCH_OBJECTS
+    {name: parse("-y * log(p)") if name.endswith("cls") else SmoothL1(BoxRegression()) for name in BRANCHES},
+    BRANCH_OBJECTS,
 )
 
 
@@ -185,7 +186,7 @@ def test_a_criterion_leaves_no_trace():
     [((3, 4), ["0", "1", "pool"], 16), ((1, 2, 3, 4), ["0", "1", "2", "3", "pool"], 4)],
 )
 def test_the_pyramid_of_a_resnet(stages, expected, stride):
-    backbone = pyramids.build_pyramid("resnet18", channels=8, stages=stages).eval()
+    backbone = faster_rcnn.build_pyramid("resnet18", channels=8, stages=stages).eval()
     with torch.no_grad():
         maps = backbone(torch.zeros(1, 3, 64, 64))
     assert list(maps) == expected

@@ -22,7 +22,6 @@ heads = pytest.importorskip("autoloss.tasks.detection.heads")
 mask_head = pytest.importorskip("autoloss.tasks.detection.heads.mask")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
 regions = pytest.importorskip("autoloss.tasks.detection.metrics.regions")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 
 from tests.tasks.detection.test_faster_rcnn import SHAPE, Small  # noqa: E402
 
@@ -117,9 +116,9 @@ def test_the_layers_are_torchvisions():
     from torchvision.models.detection import maskrcnn_resnet50_fpn
 
     theirs = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91).roi_heads
-    own = faster_rcnn.FasterRCNN(pyramids.build_pyramid("resnet50", stages=(1, 2, 3, 4)), 90, heads=FIVE).roi_heads.own[
-        "mask"
-    ]
+    own = faster_rcnn.FasterRCNN(
+        faster_rcnn.build_pyramid("resnet50", stages=(1, 2, 3, 4)), 90, heads=FIVE
+    ).roi_heads.own["mask"]
     shapes = [tuple(part.shape) for part in own.layers.parameters()]
     expected = [*theirs.mask_head.parameters(), *theirs.mask_predictor.parameters()]
     assert shapes == [tuple(part.shape) for part in expected]

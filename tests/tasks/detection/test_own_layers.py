@@ -25,7 +25,6 @@ detection = pytest.importorskip("autoloss.tasks.detection.task")
 examples = pytest.importorskip("autoloss.tasks.detection.samples")
 digits = pytest.importorskip("autoloss.tasks.detection.digits")
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
-pyramids = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 head = pytest.importorskip("autoloss.tasks.detection.heads.head")
 
@@ -101,7 +100,7 @@ class WithMasks(Sequence):
 
 
 def network(own=FIVE):
-    return faster_rcnn.FasterRCNN(pyramids.small_levels(16, 8), 10, SHAPE, own)
+    return faster_rcnn.FasterRCNN(faster_rcnn.small_levels(16, 8), 10, SHAPE, own)
 
 
 def built(own):
