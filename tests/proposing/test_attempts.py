@@ -2,12 +2,13 @@
 
 from collections import Counter
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.stats import chi2_contingency
 
-from autoloss.evaluation.rejection_tester import build_alphabet
+from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.mutation import Kind, mutate
 from autoloss.settings import Configuration, EvolutionSettings
@@ -83,8 +84,9 @@ def test_operators_that_change_nothing_on_a_branchs_shape_are_idle(branch, sampl
             samples[0].prediction + torch.randn(samples[0].prediction.shape), samples[0].context
         ).values():
             assert torch.equal(OPERATORS[name].function(value), value)
-    configuration = Configuration().changed({"space.without": "exp"})
-    names = {operator.name for operator in build_alphabet(branch.leaves_and_roles, configuration, idle=found).operators}
+    configuration = Configuration().changed({"space.without": "exp", "evolution.valid_draws": True})
+    engine = SimpleNamespace(branch=branch, reference=SimpleNamespace(samples=samples), allows_early_stops=True)
+    names = {operator.name for operator in RejectionTester(engine, configuration).alphabet.operators}
     assert names == OPERATORS.keys() - found - {"exp"}
 
 

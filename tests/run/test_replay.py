@@ -129,7 +129,7 @@ def test_a_full_replay_tests_what_a_plain_one_believes(directory, tmp_path):
 def test_a_run_that_does_not_say_what_trees_are_drawn_from_is_named(directory, tmp_path, alphabets, said):
     shutil.copytree(directory, tmp_path / "run")
     with Store(tmp_path / "run", write=True) as store:
-        store.write_text("alphabets", json.dumps(alphabets))
+        store.change_setting("alphabets", alphabets)
     with pytest.raises((StoreError, RequestError), match=said):
         autoloss.replay(tmp_path / "run")
 

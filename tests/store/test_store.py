@@ -356,7 +356,7 @@ def test_a_full_disk_is_told_once_and_waited_for(tmp_path):
             if len(rests) == 3:
                 connection.execute("PRAGMA max_page_count = 100000")
 
-        store.rest_with(rest)
+        store.database.rest = rest
         for number in range(40):
             store.add_candidate(candidate(number), {})
         assert [one.id for one in store.candidates()] == list(range(40))
@@ -379,7 +379,7 @@ def test_a_lock_of_another_program_is_told_once_and_waited_for(lock, tmp_path, m
             if len(rests) == 2:
                 other.execute("ROLLBACK")
 
-        store.rest_with(rest)
+        store.database.rest = rest
         store.add_candidate(candidate(0), {})
         other.execute(lock)
         store.add_candidate(candidate(1), {})

@@ -79,7 +79,7 @@ def check_lengths(prepare: Prepare, folder: Path) -> None:
 def check_locks(prepare: Prepare, folder: Path) -> None:
     with Store(folder, write=True, say=lambda text: None) as store:
         other = sqlite3.connect(folder / FILE, isolation_level=None)
-        store.rest_with(lambda seconds: other.execute("ROLLBACK") and None)
+        store.database.rest = lambda seconds: other.execute("ROLLBACK") and None
         other.execute("BEGIN IMMEDIATE")
         store.write_settings(SETTINGS)
         assert store.trainings() == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from autoloss.proposing.equivalence import unpack_verdicts
@@ -13,28 +13,12 @@ from autoloss.rejection.reasons import Reason
 from autoloss.rejection.scale import ScaleMeasure
 from autoloss.rejection.screen import screen_losses
 from autoloss.settings import Configuration
-from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 
 REMEMBERED = 50_000
 """Formulas whose test result a worker remembers."""
-
-
-def build_alphabet(
-    roles: Mapping[str, Role],
-    configuration: Configuration,
-    operators: Mapping[str, Operator] = OPERATORS,
-    idle: Iterable[str] = (),
-) -> Alphabet:
-    """Return what a run draws a branch's trees from: all operators that are not switched off.
-
-    Args:
-        idle: Operators that change nothing on the branch's shape; they are left out, too.
-    """
-    off = {*configuration.space.without, *idle}
-    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
 
 
 class RejectionTester:
@@ -60,9 +44,11 @@ class RejectionTester:
     ) -> None:
         self._scale, self._partly = scale, partly
         self.engine = engine
-        branch, valid = engine.branch, configuration.evolution.valid_draws
-        idle = branch.find_idle_operators(engine.reference.samples) if valid else ()
-        self.alphabet = build_alphabet(branch.leaves_and_roles, configuration, operators, idle)
+        branch, off = engine.branch, set(configuration.space.without)
+        if configuration.evolution.valid_draws:
+            off |= branch.find_idle_operators(engine.reference.samples)
+        drawn = tuple(operator for name, operator in operators.items() if name not in off)
+        self.alphabet = Alphabet(branch.leaves_and_roles, drawn)
         self._operators = operators
         self._maximum = configuration.evolution.maximum_operators
         self._decide = partial(screen_losses, engine) if engine.allows_early_stops else engine.verdicts

@@ -25,7 +25,11 @@ class Rewriter:
 
     def __init__(self, leaves: Mapping[str, Range], is_single: bool = False) -> None:
         self._leaves = leaves
-        self._usual = {name: _limit_to_usual(known) for name, known in leaves.items()}
+        # What an unbounded leaf is in practice, by which overflows are judged: logits, areas in pixels.
+        self._usual = {
+            name: Range(max(known.low, -30), min(known.high, 1e6 if known == POSITIVE else 30))
+            for name, known in leaves.items()
+        }
         self._scenes: tuple[Scene, ...] = draw_scenes(leaves, is_single)
         self.has_space = not is_single
         self.forget()
@@ -128,11 +132,6 @@ def _rebuild(term: Term, parts: tuple[Term, ...]) -> Term:
             return call(term.called, *parts)
         case _:
             return term
-
-
-def _limit_to_usual(known: Range) -> Range:
-    """Return the values that an unbounded leaf has in practice, by which overflows are judged: logits, areas in pixels."""
-    return Range(max(known.low, -30), min(known.high, 1e6 if known == POSITIVE else 30))
 
 
 def _bound_node(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> Range:

@@ -58,7 +58,7 @@ class Drive:
     def start_workers(self, evaluator: Evaluator) -> Dispatcher:
         """Start the machines; while nothing can be written, they rest."""
         dispatcher = start_workers(evaluator, self.machines, resume_command(self.store.path.parent))
-        self.store.rest_with(dispatcher.queue.rest)
+        self.store.database.rest = dispatcher.queue.rest
         return dispatcher
 
 

@@ -160,15 +160,13 @@ class TaskCheck:
             return
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
-        if self.ladder.highest is not None and self._learns_little(self.ladder.highest):
+        highest = self.ladder.highest
+        # Of one branch the ideal score is known: its samples have the metric of the task.
+        if highest is not None and len(self.branches) == 1 and not self.floor.is_beaten(highest, self.branches[0].best):
             yield (
                 f"    The network hardly learns in any of these: {self.floor.describe()}. A search could not tell "
                 "losses apart. First train longer, and check inputs and targets."
             )
-
-    def _learns_little(self, best: float | None) -> bool:
-        """Say so where the ideal score is known: of one branch, whose samples have the metric of the task."""
-        return len(self.branches) == 1 and not self.floor.is_beaten(best, self.branches[0].best)
 
 
 @importable_files()

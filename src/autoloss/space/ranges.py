@@ -88,10 +88,6 @@ def _raise(base: float, exponent: int) -> float:
         return math.inf if base > 0 or exponent % 2 == 0 else -math.inf
 
 
-def _bound_exp(inner: Range) -> Range:
-    return Range(_evaluate_exp(inner.low), _evaluate_exp(inner.high))
-
-
 def _evaluate_exp(value: float) -> float:
     try:
         return math.exp(value)
@@ -135,10 +131,6 @@ def _evaluate_log(value: float) -> float:
     return 0.0 if value == 1 else math.log(value + EPSILON)
 
 
-def _bound_sqrt(inner: Range) -> Range:
-    return Range(_evaluate_sqrt(inner.low), _evaluate_sqrt(inner.high), inner.binary)
-
-
 def _evaluate_sqrt(value: float) -> float:
     return math.copysign(math.sqrt(abs(value) + EPSILON), value) if value else 0.0
 
@@ -147,9 +139,9 @@ BOUNDS: Mapping[str, Callable[[Range], Range]] = {
     "abs": _bound_abs,
     "inv": _bound_inv,
     "log": _bound_log,
-    "exp": _bound_exp,
+    "exp": lambda inner: Range(_evaluate_exp(inner.low), _evaluate_exp(inner.high)),
     "tanh": lambda inner: Range(math.tanh(inner.low), math.tanh(inner.high)),
-    "sqrt": _bound_sqrt,
+    "sqrt": lambda inner: Range(_evaluate_sqrt(inner.low), _evaluate_sqrt(inner.high), inner.binary),
     "mean_nhw": lambda inner: Range(inner.low, inner.high),
     "mean_c": lambda inner: Range(inner.low, inner.high),
     "max_pool": lambda inner: inner,

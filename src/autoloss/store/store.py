@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def rest_with(self, rest: Callable[[float], None]) -> None:
-        """Spend the time in which nothing can be written with this: seconds → None."""
-        self.database.rest = rest
-
     def write_settings(self, settings: RunSettings, *, replace: bool = False) -> None:
         """Write the settings of a new run, or replace them when its search may begin, all or none."""
         rows = settings.to_rows().items()
@@ -85,11 +81,7 @@ class Store:
         Args:
             name: An attribute of `RunSettings`.
         """
-        self.write_text(name, encode_setting(value))
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write the text of a setting, or replace it."""
-        self.database.append([("setting", {"name": name, "value": text})], replace=True)
+        self.database.append([("setting", {"name": name, "value": encode_setting(value)})], replace=True)
 
     def settings(self) -> RunSettings:
         """Read the settings of the run."""

@@ -103,7 +103,8 @@ class Recipe:
         """
         size = _choose_batch_size(examples) if self.batch_size is None else self.batch_size
         each = batches or max(1, examples // size)
-        epochs = max(1, round(_choose_epochs(each) * length)) if self.epochs is None else self.epochs
+        usual = max(1, math.ceil(LEAST_STEPS / each), min(USUAL_EPOCHS, USUAL_STEPS // each))
+        epochs = max(1, round(usual * length)) if self.epochs is None else self.epochs
         return dataclasses.replace(self, epochs=epochs, batch_size=size, learning_rate=self.base_rate)
 
     @property
@@ -199,11 +200,6 @@ def _choose_batch_size(examples: int) -> int:
     while size < LARGEST_BATCH and examples // size > USUAL_STEPS:
         size *= 2
     return size
-
-
-def _choose_epochs(batches: int) -> int:
-    """Return the number of epochs that have this many batches each."""
-    return max(1, math.ceil(LEAST_STEPS / batches), min(USUAL_EPOCHS, USUAL_STEPS // batches))
 
 
 def shorten_steps(steps: int, fidelity: float) -> int:
