@@ -124,7 +124,7 @@ class Retrainer:
             return {}
         settings, known = json.dumps(self.settings, sort_keys=True), store.texts().get(SETTINGS)
         if known is None:
-            store.write_text(SETTINGS, settings)
+            store.change_setting(SETTINGS, settings)
         else:
             _refuse_another(self.directory, parse_json(known), parse_json(settings))
         return store.trainings()
@@ -137,7 +137,7 @@ class Retrainer:
     def _train(self, job: Train, folder: Path, label: str) -> Outcome:
         execution = self.execution
         if execution is not None:
-            due = _Interval(self.checkpoint_seconds)
+            due = _make_interval(self.checkpoint_seconds)
             checkpoints = Checkpoints(directory=folder, is_due=due, metadata={"loss": job.loss})
             execution = replace(execution, checkpoints=checkpoints)
         with explain_failures(f"Training {label}", "Finished trainings are kept; the same command resumes."):
@@ -151,19 +151,17 @@ class Retrainer:
         return lambda step, loss: observe(Pace(label, step, steps, loss))
 
 
-class _Interval:
-    """True at most once in so many seconds."""
+def _make_interval(seconds: float) -> Callable[[int], bool]:
+    """Return a function of a step that is True at most once in so many seconds."""
+    last = time.monotonic()
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._last = time.monotonic()
+    def is_due(step: int) -> bool:
+        nonlocal last
+        due = time.monotonic() - last >= seconds
+        last = time.monotonic() if due else last
+        return due
 
-    def __call__(self, step: int) -> bool:
-        now = time.monotonic()
-        if now - self._last < self._seconds:
-            return False
-        self._last = now
-        return True
+    return is_due
 
 
 def choose_execution(
