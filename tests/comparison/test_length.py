@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import autoloss
-from autoloss.comparison.length import choose_length
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.run import scoring
+from autoloss.run.beginning import choose_length
 from autoloss.run.request import make_request, prepare
 from autoloss.run.retraining import retrain
 from autoloss.settings import Configuration

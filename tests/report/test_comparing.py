@@ -7,8 +7,7 @@ import re
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.report.page.comparing import gather_runs
-from autoloss.report.page.contents import gather_contents
+from autoloss.report.page.contents import gather_contents, gather_runs
 from autoloss.report.page.rendering import page
 from autoloss.report.page.writing import write_comparison
 from autoloss.run.results import open_run

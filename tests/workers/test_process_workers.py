@@ -17,9 +17,8 @@ import cloudpickle
 import pytest
 
 from autoloss.workers import process, slot
-from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import Finished, Lost, Raised
-from autoloss.workers.pool import ProcessWorkers
+from autoloss.workers.pool import ProcessWorkers, hold_interrupts
 from autoloss.workers.process import WorkerProcess
 
 from .conformance import outcomes_of

@@ -69,7 +69,7 @@ class Record:
         self.outcomes: dict[Train, Outcome] = {} if store is None else store.trainings()
         self._dispatcher, self._store, self._expected, self._observe = dispatcher, store, expected, observe
         if store is not None:
-            store.rest_with(dispatcher.queue.rest)
+            store.database.rest = dispatcher.queue.rest
         self._tell()
 
     def run_trainings(self, jobs: Iterable[Train]) -> Mapping[Train, Outcome]:

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
+from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
+from autoloss.comparison.entrant import LADDER, Measurements, compare_paired, training_seeds
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.length import LONGEST, choose_length
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.learning import Floor
+from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.numbers import figure
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
 from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
@@ -32,6 +33,8 @@ from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.catalogue import find_factory
 from autoloss.tasks.task import Task
+from autoloss.training.recipe import USUAL_STEPS
+from autoloss.training.training import Training
 from autoloss.workers.leases import build
 from autoloss.zoo.entries import say_loss
 
@@ -209,6 +212,49 @@ def _advise(task: Task, reference: TaskReference) -> str:
     return (
         f"To try other ways to train: {tune}. To train longer: {longer}. To check inputs, targets and network: {check}."
     )
+
+
+LONGEST = 8.0
+"""Largest factor on the epochs."""
+AHEAD = 2.0
+"""Standard errors by which a training twice as long has to be ahead."""
+
+
+def choose_length(evaluator: Evaluator, seed: int, record: Record) -> tuple[float, list[tuple[int, float]]]:
+    """Double the length until the standard loss learns, and further while that helps and no training is long.
+
+    It has learned something when its score is neither that of an untrained network nor of a constant prediction (`Floor`). From
+    there on, twice the length has to be ahead by more than the noise of the examples, and to have at most `USUAL_STEPS` steps.
+
+    Args:
+        evaluator: Of a task that `chooses_length`.
+
+    Returns:
+        The factor on the epochs, 1 where nothing learns at any length; and (steps, score) of each training.
+    """
+    task, given = evaluator.task, standard_entrant(evaluator.task)
+    assert given is not None
+    (first,), tried = training_seeds(seed, LADDER, 1), list[tuple[int, float]]()
+    floor = measure_floor(evaluator, [first])
+
+    def train(length: float) -> Measurements:
+        job = replace(given, length=length).job(first, "valid")
+        found = Measurements.of([record.run_trainings([job])[job]])
+        if found.mean is not None:
+            tried.append((task.steps(job.training) or 0, found.mean))
+        return found
+
+    length, best = 1.0, train(1.0)
+    while length < LONGEST:
+        learns = floor.is_beaten(best.mean)
+        if learns and (task.steps(Training(seed=first, length=2 * length)) or 0) > USUAL_STEPS:
+            break
+        longer = train(2 * length)
+        lead = compare_paired(longer, best)
+        if learns and (lead is None or lead.value <= AHEAD * lead.least_error):
+            break
+        length, best = 2 * length, longer
+    return length if floor.is_beaten(best.mean) else 1.0, tried
 
 
 def describe_tries(task: Task, budget: float) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import cloudpickle
 
-from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode_function
 from autoloss.workers.process import WorkerProcess
 from autoloss.workers.process_state import preserve_state
@@ -26,6 +28,35 @@ JobFunction = Callable[[Any], Any]
 
 POLL_SECONDS = 0.2
 MEMORY_SHARE = 0.05
+
+
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[Callable[[], bool]]:
+    """Run the body uninterrupted; signals that arrive meanwhile go to their handlers at the end.
+
+    Blocking the signals does not suffice: another thread would receive them and Python would still raise in this one.
+    Outside the main thread, and for signals without a Python handler, nothing is done, since nothing is raised there.
+
+    Yields:
+        A function that returns whether a signal arrived, for loops that can end early.
+    """
+    arrived: list[tuple[int, FrameType | None]] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        known = {number: signal.getsignal(number) for number in _HELD}
+        handlers = {int(number): handler for number, handler in known.items() if callable(handler)}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: arrived.append((number, frame)))
+        yield lambda: bool(arrived)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in arrived:
+            handlers[number](number, frame)
 
 
 class Workers(ABC):

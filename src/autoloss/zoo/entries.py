@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from autoloss.space.loss_text import split_branches
 from autoloss.tables import read_rows
 from autoloss.zoo.entry import Entry
-from autoloss.zoo.found import FOUND
 from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
@@ -203,6 +202,32 @@ def _read_baselines() -> Iterator[Entry]:
         yield replace(known, factory=_defer(loss[1:])) if loss.startswith("@") else replace(known, formula=loss)
 
 
+_TVERSKY = "mean_nhw(y * p) / mean_nhw(2 * y + p)"
+_BOTH = "-(y * log(p) + (1 - y) * log(y * (1 - p)))"
+_FOUND = f"""
+miou | mIoU | softmax | -log(y * (mean_nhw(y) + p))
+    cross entropy softened by the share of the class; cross entropy with steps of one norm does as well
+bf1 | BF1 | softmax | -y * log(p) / tanh(4 * mean_nhw(y)) - 1/2 * y * log(p) / tanh(12 * mean_nhw(y)) - 6 * {_TVERSKY}
+    cross entropy with weights of the classes plus soft Tversky
+f1 | F1 | softmax | log(sqrt(y * mean_nhw(y * sqrt(p))))**2
+    the squared logarithm of the mean of √p over each class: the recall of the whole batch, not of single rows
+iou | IoU | sigmoid | {_BOTH} - log(tanh(mean_nhw(p * y)) / mean_nhw(p + y))
+    binary cross entropy plus the logarithm of soft Dice
+worst_recall | recall of the worst class | softmax | -mean_nhw(p * tanh(y)) / mean_nhw(tanh(y) + p + y)
+    soft Tversky with a larger weight of the target than of the prediction
+quantile | 0.9-quantile loss, negative | none | (1 + y) * (p - y)**2 / (4 * tanh(2)) - y**2 * sqrt(p)
+    squared error weighted by one plus the target, and a growing push upwards; the quantile loss does as well
+"""
+"""Losses that searches of this project found and that held on held-out data: name, metric, activation and formula; description."""
+
+
+def _read_found() -> Iterator[Entry]:
+    source = "found by a search of this project; its files under bench/results say where it was ahead"
+    for name, metric, activation, formula, does in read_rows(_FOUND, lines=2):
+        target = "values" if activation == "none" else "one_hot"
+        yield Entry(f"found/{name}", does, source, metric, target, activation, formula=formula)
+
+
 COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "rows"]]] = {
     "baseline/dice": ("usual", "any"),
     "baseline/lovasz": ("usual", "space"),
@@ -221,7 +246,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
 """Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with
 all of them, and of which items: those with space, such as images, single rows, or any."""
 _WHOLE = (_combine("det", "all four branches"), _combine("ins", "all five branches"))
-ENTRIES = {row.name: row for row in (*_read_published(), *_WHOLE, *_read_baselines(), *SHELF, *FOUND)}
+ENTRIES = {row.name: row for row in (*_read_published(), *_WHOLE, *_read_baselines(), *SHELF, *_read_found())}
 
 
 def say_loss(loss: str) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
-from autoloss.report.page.comparing import gather_runs
-from autoloss.report.page.contents import gather_contents
+from autoloss.report.page.contents import gather_contents, gather_runs
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.report.page.scenes import make_scenes
 from autoloss.run.results import Search
