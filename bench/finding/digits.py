@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import argparse
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import autoloss
 from autoloss.comparison.entrant import COMPARISON, TEST, training_seeds
@@ -85,7 +86,7 @@ def _summary(found: Search) -> dict:
         "simulated": sum(one.candidate.counts.get("simulated", 0) for one in found.history),
         "trained": len(trained),
         "training_seconds": sum(one.outcome.seconds for one in trained),
-        "recommendation": found.recommendation.to_dict(),
+        "recommendation": asdict(found.recommendation),
         "ladder": found.ladder and found.ladder.to_dict(),
         "course": _follow_course(found),
         "winner": found.best.formula,

@@ -67,11 +67,6 @@ class Share:
         """True if it may be all of the gain, whether or not the seeds are enough to tell."""
         return self.share is not None and self.high is not None and self.share >= MOST and self.high >= 1
 
-    @property
-    def is_something(self) -> bool:
-        """True if it is more than nothing."""
-        return self.low is not None and self.low > 0
-
     def write(self) -> str:
         """Write the share in percent with its interval.
 
@@ -313,7 +308,7 @@ class Explanation:
     def _describe_parts(self) -> str:
         own = [self._find_own_share(control, row) for control, row, _ in self.main]
         names = [one.name for one in own if one.share is not None]
-        parts = [f"{one.name} {one.write()}" for one in own if one.is_something]
+        parts = [f"{one.name} {one.write()}" for one in own if one.low is not None and one.low > 0]
         sentences = [f"None of these explains the gain: {', '.join(names)}." if names else "No cause was identified."]
         sentences += [f"They account for a part of it: {', '.join(parts)}."] if parts else []
         return " ".join([*sentences, *(f"{one.text} has no score." for one, row, _ in self.main if row.mean is None)])
@@ -333,7 +328,7 @@ class Explanation:
                 for control, row in self.controls
             ],
             "plainest": plainest and plainest[0].name,
-            "recommendation": self.recommendation and self.recommendation.to_dict(),
+            "recommendation": self.recommendation and asdict(self.recommendation),
             "text": list(self.describe()),
             "notes": list(self.notes),
         }

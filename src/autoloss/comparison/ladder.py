@@ -55,8 +55,8 @@ class Rung:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `from_dict` makes it again."""
-        own = {"fidelity": self.fidelity, "scores": self.scores, "threshold": self.threshold}
-        return {**asdict(self.entrant), **own}
+        values = asdict(self)
+        return {**values.pop("entrant"), **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rung:

@@ -52,11 +52,6 @@ class Recommendation:
         parts = [self.name or entrant.name, *entrant.list_changes(), *threshold]
         return f"{', '.join(parts)} ({ORIGINS[self.origin]}). {self.reason}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        names = ("loss", "name", "learning_rate", "origin", "reason")
-        return {**{name: getattr(self, name) for name in names}, "recipe": dict(self.recipe)}
-
 
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
     """Recommend a loss, by a comparison over the same training seeds.

@@ -104,7 +104,7 @@ class Summary:
         search = self.search
         return {
             "verdict": search.judgement.to_dict(),
-            "recommendation": search.recommendation and search.recommendation.to_dict(),
+            "recommendation": search.recommendation and asdict(search.recommendation),
             "ladder": search.ladder and search.ladder.to_dict(),
             "identity": self.best.formula.identity if self.best else "",
             "directory": str(search.directory),
