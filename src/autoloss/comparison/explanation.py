@@ -82,10 +82,8 @@ class Share:
 def divide(name: str, part: Measurements, gain: Measurements) -> Share:
     """Return the ratio of two mean differences over the same seeds and examples, with Fieller's 95 % confidence interval.
 
-    The interval holds every ratio r at which a paired t-test does not reject that the mean of part − r · gain is 0.
-
-    Args:
-        gain: Its mean is not 0.
+    The interval holds every ratio r at which a paired t-test does not reject that the mean of part − r · gain is 0. That of the
+    gain is not 0.
 
     Source: Fieller, 1954, Some Problems in Interval Estimation.
 
@@ -187,11 +185,7 @@ class Explanation:
         return gain.p_value is None or gain.p_value < SIGNIFICANT
 
     def find_share(self, name: str, row: Row, base: Row | None = None) -> Share:
-        """Return the share of the gain that a control has beyond another row.
-
-        Args:
-            base: The standard loss if None.
-        """
+        """Return the share of the gain that a control has beyond another row, by default the standard loss."""
         base = base or self.standard
         if not self.is_gain or row.mean is None or base.mean is None:
             return Share(name)
@@ -335,11 +329,7 @@ class Explanation:
 
 
 def read_explanation(plan: Plan, seed: int, recorded: Mapping[Train, Outcome]) -> Explanation | None:
-    """Make an explanation from the recorded trainings of its plan; None where the loss or the standard loss is not trained yet.
-
-    Args:
-        seed: The run's.
-    """
+    """Make an explanation from a run's trainings of its plan; None where the loss or the standard loss is not trained yet."""
     seeds = training_seeds(seed, COMPARISON, plan.seeds)
     rows = {row.entrant: row for row in collect_rows(plan.entrants, seeds, plan.split, recorded)}
     if plan.loss not in rows or plan.standard not in rows:

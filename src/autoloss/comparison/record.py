@@ -90,14 +90,7 @@ class Record:
     def compare_losses(
         self, entrants: Sequence[Entrant], seeds: Sequence[int], split: str, fidelity: float = 1.0
     ) -> list[Row]:
-        """Train every entrant on the same seeds; the first baseline is the reference of the others.
-
-        Args:
-            fidelity: Share of the schedule.
-
-        Returns:
-            One row per entrant, in their order.
-        """
+        """Train every entrant on the same seeds, and return their rows in order; the first baseline is the others' reference."""
         jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
         return collect_rows(entrants, seeds, split, self.run_trainings(jobs), fidelity=fidelity)
 

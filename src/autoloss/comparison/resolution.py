@@ -33,10 +33,7 @@ class Resolution:
     error: float = 0.0
 
     def describe(self, gain: float | None = None) -> str:
-        """Describe it in a sentence or two.
-
-        Args:
-            gain: What the standard loss gains over the untrained network; None where it is not known.
+        """Describe it in a sentence or two, beside what the standard loss gains over the untrained network where that is known.
 
         >>> Resolution(0.031, 113).describe()
         'The valid split has 113 examples: differences between losses below about 0.0310 cannot be detected on it.'

@@ -32,11 +32,7 @@ def table(
     caption: str | None = None,
     left: Container[str] | None = None,
 ) -> Table:
-    """Build a table.
-
-    Args:
-        left: Columns of text, aligned on the left; all if omitted.
-    """
+    """Build a table; the columns in `left`, all if omitted, are text and aligned on the left."""
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in columns:
         made.add_column(header, justify="left" if left is None or header in left else "right", overflow="fold")

@@ -118,11 +118,7 @@ class Summary:
 
 
 def summarize(search: Search, count: int = TOP) -> Summary:
-    """Summarize the last reading of a run.
-
-    Args:
-        count: Number of losses in `top`.
-    """
+    """Summarize the last reading of a run, with so many losses in `top`."""
     state = state_of(search)
     best = list_losses(search, search.best_first(1))
     return Summary(search, state, reach_verdict(search, state), best[0] if best else None, list_top(search, count))
@@ -150,11 +146,7 @@ def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]
 
 
 def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:
-    """Return a comparison as plain values.
-
-    Args:
-        judgement: Its p-values replace those against the first baseline.
-    """
+    """Return a comparison as plain values; p-values of a judgement replace those against the first baseline."""
     return [
         asdict(row.entrant)
         | {

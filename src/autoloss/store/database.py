@@ -140,10 +140,7 @@ class Database:
             return False
 
     def append(self, rows: Sequence[tuple[str, Row]], *, replace: bool = False) -> None:
-        """Write rows, all or none; they are synced when this returns. A full disk is waited for, and nothing is lost meanwhile.
-
-        Args:
-            rows: Table and row.
+        """Write rows, each after its table, all or none, and sync them. A full disk is waited for, and nothing is lost meanwhile.
 
         Raises:
             StoreError: The file is damaged, or is no longer where it was.

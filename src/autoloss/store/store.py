@@ -76,11 +76,7 @@ class Store:
         self.database.append([("setting", {"name": name, "value": value}) for name, value in rows], replace=replace)
 
     def change_setting(self, name: str, value: Any) -> None:
-        """Replace a setting that may change when a run is resumed or compared.
-
-        Args:
-            name: An attribute of `RunSettings`.
-        """
+        """Replace a setting, an attribute of `RunSettings`, that may change when a run is resumed or compared."""
         self.database.append([("setting", {"name": name, "value": encode_setting(value)})], replace=True)
 
     def settings(self) -> RunSettings:

@@ -55,11 +55,7 @@ class Heartbeat:
 
 
 class Supervisor:
-    """One worker process on a node of the cluster, where its deadline and its memory limit are enforced.
-
-    Args:
-        function: The function that jobs run, pickled by `encode_function`.
-    """
+    """One worker process on a node of the cluster, where deadline and memory limit of a pickled function's jobs are enforced."""
 
     def __init__(self, function: bytes, memory_limit_bytes: int | None) -> None:
         self._workers = ProcessWorkers(function, 1, memory_limit_bytes=memory_limit_bytes)

@@ -198,11 +198,7 @@ class RayCluster(Cluster):
 
 
 def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int, lost: str) -> ModuleType:
-    """Start a cluster on the loopback address, with its own token.
-
-    Args:
-        lost: Message printed when Ray ends this process.
-    """
+    """Start a cluster on the loopback address, with its own token; `lost` is printed when Ray ends this process."""
     # A folder that only this user can enter.
     folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
     owned.enter_context(keeper(lost, folder))

@@ -47,11 +47,7 @@ class Regions:
 @final
 @dataclass(frozen=True, slots=True)
 class RegionLoss:
-    """A hand-written loss of one branch.
-
-    Args:
-        value: Regions → scalar.
-    """
+    """A hand-written loss of one branch; `value` maps its `Regions` to a scalar."""
 
     branch: Branch
     value: Callable[[Regions], Tensor]

@@ -40,11 +40,7 @@ TIME = "%Y-%m-%d %H:%M"
 
 
 def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
-    """Gather the contents of the page of a run, for `main.html` alone.
-
-    Args:
-        live: True if the page is served and updates itself.
-    """
+    """Gather the contents of the page of a run, for `main.html` alone; a `live` page is served and updates itself."""
     now, search = time.time(), Search(reader)
     summary = summarize(search, TOP)
     best, hall = summary.best, list_by_size(search)

@@ -79,11 +79,7 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
 
 
 def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
-    """Draw the score of each loss over its size, with the hall of fame as a line, at its share of the schedule.
-
-    Args:
-        hall: The best loss of each size, the smallest first.
-    """
+    """Draw the score of each loss over its size, and as a line the hall of fame, the best of each size, at its share."""
     if not hall:
         return None
     rows = search.reader.losses(search.reader.ranking[:SIZED])
@@ -184,11 +180,7 @@ class Trend:
 
 
 def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
-    """Return the frequency of each operator over time, ordered by its frequency at the end.
-
-    Args:
-        losses: The operators of each loss, in order.
-    """
+    """Return the frequency of each operator over time, ordered by its frequency at the end; `losses` are the operators of each."""
     if not losses:
         return []
     names = sorted(set().union(*losses))

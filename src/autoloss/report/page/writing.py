@@ -49,13 +49,9 @@ def write_report(
 
 
 def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Write the comparison of several runs as one HTML file.
+    """Write the comparison of several runs as one HTML file, by default `comparison.html` in the current folder.
 
-    Args:
-        out: The file; `comparison.html` in the current folder if omitted. An earlier report is replaced, any other file is not.
-
-    Returns:
-        The file, and descriptions of the damaged parts of the runs.
+    An earlier report is replaced, any other file is not. Return the file, and descriptions of the damaged parts of the runs.
     """
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise RequestError(f"Found {', '.join(map(str, directories))}; a comparison needs different runs.")
