@@ -107,12 +107,7 @@ def divide(name: str, part: Measurements, gain: Measurements) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A training that differs from that of the loss in one respect.
-
-    Args:
-        name: The cause that it is about.
-        text: What is trained, in words.
-    """
+    """A training that differs from the loss's in one respect: `name` is the cause that it is about, `text` what is trained."""
 
     kind: Kind
     name: str

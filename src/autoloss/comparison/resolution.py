@@ -56,10 +56,8 @@ class Resolution:
 def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
     """Return the precision of comparisons on the valid split, from whole trainings that were measured on resamples of it.
 
-    Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
-
-    Returns:
-        None where fewer than two whole trainings were measured on resamples.
+    Two losses that are equally good differ as the best of these do: the median over pairs of the four best. None where there are
+    fewer than two such trainings.
     """
     # Short trainings are measured on a part of the split.
     whole = [

@@ -162,12 +162,7 @@ class Evaluator:
     def train(
         self, loss: str, training: Training, execution: Execution | None = None, observe: Observe | None = None
     ) -> Outcome:
-        """Train a network with a loss and measure it.
-
-        Args:
-            loss: A formula, a loss of several branches, or a name in the zoo.
-            execution: As for `Task.train`, likewise `observe`.
-        """
+        """Train with a formula, a loss of several branches or a name in the zoo, and measure it; the rest is as of `Task.train`."""
         with isolate():
             return self._train(loss, training, execution, observe)
 

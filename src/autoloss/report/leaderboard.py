@@ -47,12 +47,7 @@ def top_table(
     running: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] | None = None,
 ) -> Table:
-    """Return a table of losses of a run, one row each.
-
-    Args:
-        running: Id and loss of the candidates in training, which are listed below the table.
-        also: Further metrics to show; by default those that the run was started with.
-    """
+    """Return a table of losses of a run, with `also` in place of its further metrics, and below it the candidates in training."""
     further, shares = columns_of(also, search), trains_short(search)
     confirmed = any(row.found.confirmed is not None for row in rows)
     best = search.best.id if confirmed else None

@@ -21,12 +21,7 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class ListedLoss:
-    """One row of a table of losses.
-
-    Args:
-        age: Number of later candidates.
-        times_found: Number of times it was found, with twins and copies.
-    """
+    """One row of a table of losses: `age` counts later candidates, `times_found` how often it was found, with twins and copies."""
 
     found: FoundLoss
     formula: Readable
@@ -52,12 +47,7 @@ def describe_formula(formula: Readable) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a run.
-
-    Args:
-        best: The loss that the verdict is about; None before the first score.
-        top: The losses with the highest scores.
-    """
+    """Summary of a run: the loss that the verdict is about, None before the first score, and the losses with the highest scores."""
 
     search: Search
     state: State

@@ -29,12 +29,7 @@ MANY_ERRORS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Wording and consequences of one standing.
-
-    Args:
-        is_lost: The best baseline is the better choice.
-        needs_seeds: More training seeds may change the answer.
-    """
+    """Wording and consequences of one standing: is the best baseline the better choice, and may more seeds change the answer?"""
 
     headline: str
     tone: Tone

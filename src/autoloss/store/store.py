@@ -104,12 +104,7 @@ class Store:
         self.database.append(rows)
 
     def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> None:
-        """Append the outcome of a training.
-
-        Args:
-            loss: The loss that was trained: a formula, a loss of several branches, or a name in the zoo.
-            candidate: Whose training it is; None for one beside the search.
-        """
+        """Append the outcome of a training with a loss in any form, of a candidate or, beside the search, of none."""
         self.database.append([("training", training_to_row(loss, training, outcome, candidate))])
 
     def candidates(self, where: str = "TRUE") -> Iterator[Candidate]:

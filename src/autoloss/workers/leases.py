@@ -43,12 +43,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A supervisor's answer.
-
-    Args:
-        build: The releases that its node computes with; see `build`.
-        outcome: The outcome of its job, pickled; empty while there is none.
-    """
+    """A supervisor's answer: the releases that its node computes with (`build`), and the pickled outcome of its job, if any."""
 
     build: tuple[str, ...]
     outcome: bytes = b""
@@ -114,12 +109,7 @@ class _RemoteSlot:
 
 
 class LeasedWorkers(PolledWorkers):
-    """Runs jobs on the supervisors of a cluster, one per slot; a job waits until one is ready.
-
-    Args:
-        lease_seconds: Time for which a supervisor may be silent.
-        clock: A monotonic clock, in seconds.
-    """
+    """Runs jobs on a cluster's supervisors, one per slot, silent for `lease_seconds` at most; a job waits until one is ready."""
 
     def __init__(
         self,

@@ -49,12 +49,7 @@ STORE_BYTES = 128 << 20
 
 
 def check_address(address: str, *, insecure: bool) -> None:
-    """Check the address of a cluster before anything starts.
-
-    Args:
-        address: As `start_ray_workers` takes it.
-        insecure: Also accept a cluster that asks for no token.
-    """
+    """Check the address of a cluster before anything starts; `insecure` also accepts one that asks for no token."""
     if address != AUTO and ("://" in address or ":" not in address):
         raise RequestError(
             f"ray is {address!r}; expected auto, or host:port of a cluster with this process on one of its nodes. "

@@ -128,12 +128,7 @@ def _typical_low(scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of the funnel.
-
-    Args:
-        share: Share of the losses drawn, as text.
-        width: Length of its bar in units, on a logarithmic scale.
-    """
+    """One stage of the funnel, with its share of the losses drawn, and the length of its bar on a logarithmic scale."""
 
     name: str
     meaning: str
