@@ -12,15 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from autoloss.comparison.baselines import MOST_RIVALS
-from autoloss.comparison.entrant import (
-    TUNING,
-    TUNING_SEEDS,
-    Entrant,
-    Row,
-    collect_rows,
-    sort_by_mean,
-    training_seeds,
-)
+from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, Entrant, Row, collect_rows, sort_by_mean, training_seeds
 from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
@@ -131,12 +123,7 @@ def _write_tree(text: str) -> str:
 
 
 def tune_learning_rates(
-    entrants: Sequence[Entrant],
-    task: Task,
-    seed: int,
-    record: Record,
-    *,
-    vary: Vary = lambda one: [one],
+    entrants: Sequence[Entrant], task: Task, seed: int, record: Record, *, vary: Vary = lambda one: [one]
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 

@@ -48,11 +48,7 @@ class Evaluator:
     """
 
     def __init__(
-        self,
-        task: Task,
-        samples: Samples,
-        configuration: Configuration,
-        operators: Mapping[str, Operator] = OPERATORS,
+        self, task: Task, samples: Samples, configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
     ) -> None:
         if strange := sorted(configuration.search.branch_weights.keys() - task.branches.keys()):
             raise RequestError(

@@ -90,10 +90,7 @@ class Loss(Mapping[str, Expression]):
 
     @classmethod
     def parse(
-        cls,
-        text: str,
-        leaves: Mapping[str, Iterable[str]] | None = None,
-        operators: Mapping[str, Operator] = OPERATORS,
+        cls, text: str, leaves: Mapping[str, Iterable[str]] | None = None, operators: Mapping[str, Operator] = OPERATORS
     ) -> Loss:
         """Parse `rpn_cls: …; rpn_reg: …`, or a single formula as the loss of the only branch, `main`.
 

@@ -18,12 +18,7 @@ from autoloss.report.page.charts import Axis, Chart, Layer, axis, steps
 from autoloss.report.page.scenes import read_scenes
 from autoloss.report.page.shapes import Shape, draw_kind
 from autoloss.report.readable import simplify_formulas
-from autoloss.report.shares import (
-    count_trainings,
-    describe_factors,
-    score_of,
-    write_counts,
-)
+from autoloss.report.shares import count_trainings, describe_factors, score_of, write_counts
 from autoloss.report.summary import ListedLoss, Summary, list_by_size, summarize
 from autoloss.report.verdict import MEANING, describe_p_values
 from autoloss.run.results import Search
