@@ -173,12 +173,8 @@ def _describe_kind(kind: Any) -> str:
         return " or ".join(map(repr, choices))
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
-        each = describe(parts[0])
-        return (
-            f"{len(parts)} values with commas between, each {each}"
-            if parts[-1] is not ...
-            else f"values with commas between, each {each}"
-        )
+        count = "" if parts[-1] is ... else f"{len(parts)} "
+        return f"{count}values with commas between, each {describe(parts[0])}"
     return DESCRIPTIONS.get(origin or kind) or (f"an autoloss.{kind.__name__}" if isinstance(kind, type) else str(kind))
 
 

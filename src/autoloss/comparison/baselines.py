@@ -34,11 +34,8 @@ def _list_fitting(task: Task, every: bool) -> Iterator[str]:
     (branch,) = task.branches.values()
     shape = "space" if has_space(task) else "rows"
     for name, (when, items) in COMPARED.items():
-        if (
-            (every or when == "usual")
-            and items in ("any", shape)
-            and branch.fits(ENTRIES[name].activation, SEVERAL_CHANNELS)
-        ):
+        asked = (every or when == "usual") and items in ("any", shape)
+        if asked and branch.fits(ENTRIES[name].activation, SEVERAL_CHANNELS):
             yield name
 
 

@@ -151,11 +151,9 @@ class _Climb:
         """Return the simplest of those that noise cannot tell from the best, among the longest trainings; none without a score."""
         ranked = self.ranked(entrants)
         whole = [one for one in ranked if self._rungs[one].rank[:2] == self._rungs[ranked[0]].rank[:2]]
-        return (
-            [find_simplest(whole, self._measured.__getitem__, lambda one: one.count_changes(self._standard))]
-            if whole
-            else []
-        )
+        if not whole:
+            return []
+        return [find_simplest(whole, self._measured.__getitem__, lambda one: one.count_changes(self._standard))]
 
     def score(self, entrant: Entrant) -> float:
         """Return the mean score of one that has been trained and has a score."""
@@ -223,9 +221,6 @@ def _vary(task: Task, best: Entrant) -> list[Entrant]:
 
 def _combine(ahead: Sequence[Entrant]) -> list[Entrant]:
     """Return class weights and a tuned threshold at once, where each alone is ahead."""
-    weighted = next((one for one in ahead if one.loss in _WEIGHTED), None)
-    return (
-        []
-        if weighted is None or not any(one.tuned_threshold for one in ahead)
-        else [replace(weighted, tuned_threshold=True)]
-    )
+    if not any(one.tuned_threshold for one in ahead):
+        return []
+    return [replace(one, tuned_threshold=True) for one in ahead if one.loss in _WEIGHTED][:1]

@@ -203,14 +203,8 @@ class Explanation:
         """
         shown = [pair for pair in self.controls if pair[0].kind in ("steps", "items", "recipe")]
         found = [self._find_own_share(control, row) for control, row in shown]
-        cause = self.likely_cause
-        found.sort(
-            key=lambda one: (
-                cause is not None and one.name == cause.name,
-                -math.inf if one.share is None else one.share,
-            ),
-            reverse=True,
-        )
+        cause = self.likely_cause and self.likely_cause.name
+        found.sort(key=lambda one: (one.name == cause, -math.inf if one.share is None else one.share), reverse=True)
         nearest = max(self.main, key=lambda one: one[2].share or 0.0, default=None)
         return [*found, Share(NONE) if nearest is None else self.find_share(NONE, self.loss, nearest[1])]
 

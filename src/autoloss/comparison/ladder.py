@@ -93,12 +93,8 @@ class Ladder:
     def set_aside(self) -> Rung | None:
         """The one of the recipe's length with a higher mean than the simpler `best`, if noise cannot tell them apart."""
         best = self.best
-        own = [rung for rung in self.rungs if rung.entrant.length == 1]
-        return (
-            None
-            if best is None
-            else max((rung for rung in own if rung.rank > best.rank), key=lambda rung: rung.rank, default=None)
-        )
+        ahead = [rung for rung in self.rungs if best is not None and rung.entrant.length == 1 and rung.rank > best.rank]
+        return max(ahead, key=lambda rung: rung.rank, default=None)
 
     @property
     def highest(self) -> float | None:

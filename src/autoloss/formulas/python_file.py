@@ -178,14 +178,11 @@ def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
     if short.others.root != "y":
         call = f"self.others({', '.join(_find_parameters(short))})"
         lines += ["y = logits.new_zeros(())"] * ("y" in _find_parameters(short))
-        lines += (
-            [f"others = (logits.shape[1] - 1) * {call}"]
-            if short.usual is None
-            else [
-                f"usual = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
-                f"others = {call}.sum(dim=1, keepdim=True) - usual",
-            ]
-        )
+        if short.usual is None:
+            lines.append(f"others = (logits.shape[1] - 1) * {call}")
+        else:
+            lines.append(f"usual = {call.replace('p)', f'logits.new_full((), {short.usual}))')}")
+            lines.append(f"others = {call}.sum(dim=1, keepdim=True) - usual")
     return [*lines, "y, p = logits.new_ones(()), picked"]
 
 

@@ -145,13 +145,8 @@ def _derive(history: History, candidate: Candidate, settle: Settle) -> Differenc
         return Difference(candidate.id, "place", "a candidate", f"none: {reason}")
     draft = history.begin()
     plan = draft.plan
-    planned = {
-        "parent": plan.parent,
-        "kinds": {
-            branch: resolve_kind(kind, candidate.attempts.get(branch)).value for branch, kind in plan.kinds.items()
-        },
-    }
-    for column, derived in planned.items():
+    kinds = {branch: resolve_kind(kind, candidate.attempts.get(branch)).value for branch, kind in plan.kinds.items()}
+    for column, derived in (("parent", plan.parent), ("kinds", kinds)):
         if getattr(candidate, column) != derived:
             return Difference(candidate.id, column, getattr(candidate, column), derived)
     difference = settle(history, draft, candidate)

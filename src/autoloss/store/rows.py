@@ -92,13 +92,8 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
     """Return what decides a training, its outcome, and the time of writing; beside the search there is no candidate."""
     curve = tuple((step, loss) for step, loss in outcome.curve if math.isfinite(loss))
     ended = _encode(replace(outcome, curve=curve), OF_OUTCOME)
-    return {
-        "candidate": candidate,
-        "loss": loss,
-        **_encode(training, OF_TRAINING),
-        **ended,
-        "finished_at": time.time(),
-    }
+    decided = {"candidate": candidate, "loss": loss, **_encode(training, OF_TRAINING)}
+    return {**decided, **ended, "finished_at": time.time()}
 
 
 def training_from_row(row: Row) -> Training:
@@ -109,11 +104,9 @@ def training_from_row(row: Row) -> Training:
 def outcome_from_row(row: Row) -> Outcome:
     """Decode the outcome of one training."""
     found = _decode(Outcome, row, (*OF_OUTCOME, "fidelity"))
-    return (
-        found
-        if len(found.reason) <= REASON_CHARACTERS
-        else replace(found, reason=keep_text(found.reason, REASON_CHARACTERS))
-    )
+    if len(found.reason) <= REASON_CHARACTERS:
+        return found
+    return replace(found, reason=keep_text(found.reason, REASON_CHARACTERS))
 
 
 class Pool:

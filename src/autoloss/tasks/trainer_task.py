@@ -186,11 +186,8 @@ class ImageTask(TrainerTask):
         self._choices = describe_numbers(recipe, chosen, count, chosen.steps(count))
 
     def steps(self, training: Training) -> int:
-        return (
-            self.recipes[training.schedule]
-            .follow(training)
-            .steps(len(self._examples[training.schedule]), training.fidelity)
-        )
+        recipe = self.recipes[training.schedule].follow(training)
+        return recipe.steps(len(self._examples[training.schedule]), training.fidelity)
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
