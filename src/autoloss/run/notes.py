@@ -49,9 +49,9 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
         # One sentence for all: each of them would say the same.
         reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)
         return [f"No known loss passes the rejection protocol ({reasons}). The search starts from random trees only."]
-    return [f"Starts from {len(passed)} known loss{'es' * (len(passed) > 1)}: {', '.join(passed)}."] * bool(
-        passed
-    ) + found
+    if not passed:
+        return found
+    return [f"Starts from {len(passed)} known loss{'es' * (len(passed) > 1)}: {', '.join(passed)}.", *found]
 
 
 def describe_budget(configuration: Configuration) -> list[str]:

@@ -379,9 +379,7 @@ def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
         one = Entrant(**values)
         compared[one.loss if one.number is None else one.number] = one
     known = compared.get(entrant.loss if entrant.number is None else entrant.number)
-    if known is not None:
-        return known
-    return entrant.follow(search.configuration.search).spell_out()
+    return known or entrant.follow(search.configuration.search).spell_out()
 
 
 def training_command(search: Search, loss: str) -> str:

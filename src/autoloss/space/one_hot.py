@@ -186,10 +186,8 @@ def _shorten_node(operator: Operator, parts: list[Expression], drops_roots: bool
 
 def _agree(tree: Expression, others: Expression, precision: torch.dtype, tolerance: float) -> bool:
     halves = 0.5 ** torch.arange(150, dtype=torch.float64, device="cpu")
-    grid = torch.cat([halves, 1 - halves[:53], torch.linspace(0, 1, 250, dtype=torch.float64, device="cpu")]).to(
-        precision
-    )
-    found = [_differentiate(one, grid) for one in (others, tree)]
+    grid = torch.cat([halves, 1 - halves[:53], torch.linspace(0, 1, 250, dtype=torch.float64, device="cpu")])
+    found = [_differentiate(one, grid.to(precision)) for one in (others, tree)]
     return all(
         bool(wanted.isfinite().all()) and torch.allclose(one, wanted, rtol=tolerance, atol=tolerance)
         for one, wanted in zip(*found, strict=True)

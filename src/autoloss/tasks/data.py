@@ -88,9 +88,8 @@ class Data:
             raise RequestError(
                 f"An item of the {name} data has {_list_parts(batch)}; there is no inputs={self.inputs!r}, target={key!r} in it."
             ) from None
-        return map_tensors(lambda part: part.float() if part.dtype == torch.float64 else part, inputs), _to_target(
-            target, name
-        )
+        inputs = map_tensors(lambda part: part.float() if part.dtype == torch.float64 else part, inputs)
+        return inputs, _to_target(target, name)
 
     def _find_target(self, batch: Mapping[Any, Any], name: str) -> Key:
         if self.target is not None:

@@ -115,9 +115,8 @@ def _describe_form(prediction: Tensor, target: Tensor) -> str:
         return ""
     if target.shape == prediction.shape and bool(((target == 0) | (target == 1)).all() & (target.sum(1) == 1).all()):
         return " The targets are one-hot; give class indices instead: targets.argmax(dim=1)."
-    return " For classes, the metric can begin with prediction.argmax(dim=1); prediction.log() gives logits." * (
-        target.ndim < prediction.ndim
-    )
+    advice = " For classes, the metric can begin with prediction.argmax(dim=1); prediction.log() gives logits."
+    return advice if target.ndim < prediction.ndim else ""
 
 
 def find_metric(branch: Branch) -> Metric:
