@@ -276,6 +276,7 @@ DEFAULT: Mapping[str, Any] = {
     "offspring.refine": 0.25,
     "evolution.start": ("shelf",),
     "evolution.valid_draws": True,
+    "evolution.fresh_attempts": 500,
     "ladder.share": 0.2,
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
@@ -292,7 +293,8 @@ little is lowered for it: a search for border scores that rejected cross entropy
 Before all this stands what an expert would try with the standard loss: much of what searches gained before was the size of the
 steps. The first candidates are known losses, which a search has to improve on; each is trained whole, since an eighth of the
 schedule misleads about some (Dice under a border score). A third of the mutations add two good losses, and a quarter change one
-factor or power: under a border score, sums of known losses are what was found ahead of Dice."""
+factor or power: under a border score, sums of known losses are what was found ahead of Dice. On some regressions one random tree in
+thousands passes, and is a known loss: after 500 attempts a mutation takes its place."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}

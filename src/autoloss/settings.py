@@ -140,6 +140,9 @@ class EvolutionSettings:
     one bounds the memory."""
     mutation_attempts: Count = 10_000
     """Rejected attempts after which a mutation is replaced by a fresh tree."""
+    fresh_attempts: Count | None = None
+    """Attempts at fresh trees after which the parent is mutated instead, or, where there is no parent yet, a loss to start from.
+    None, as in the paper: no limit. On some regressions one tree in thousands passes, and is a known loss."""
     attempts: Count = 1_000_000
     """Rejected attempts at one branch after which the run ends."""
     idle_children: Count = 1_000

@@ -44,6 +44,19 @@ def test_a_mutation_gives_way_to_a_fresh_tree_and_a_loss_to_start_from_stays_as_
     assert all(tree.depth == 3 for tree in drawn[1:])
 
 
+def test_a_fresh_tree_gives_way_to_a_mutation_where_there_is_a_parent():
+    settings = EvolutionSettings(valid_draws=True, fresh_attempts=30, mutation_attempts=60)
+    without = attempts(Kind.FRESH, settings, 80, parent=None)
+    assert all(tree.depth == 3 for tree in without)
+    drawn = attempts(Kind.FRESH, settings, 80)
+    assert drawn[:30] == without[:30]
+    assert drawn[30:60] == attempts(Kind.MUTATION, settings, 60)[30:]
+    assert drawn[60:] == without[60:]
+    # So does a loss to start from that was rejected; the paper's search has no such limit.
+    assert attempts(Kind.START, settings, 80)[1:] == drawn[1:]
+    assert all(tree.depth == 3 for tree in attempts(Kind.FRESH, EvolutionSettings(), 80))
+
+
 def test_valid_mutations_are_as_likely_as_among_all_mutations():
     alphabet = Alphabet(ALPHABET.leaves_and_roles, tuple(OPERATORS[name] for name in ("neg", "mul")))
     parent, rng = parse("y * p"), Random(3)

@@ -86,12 +86,14 @@ def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
         assert list_top(open_run(directory), 3) == rows
 
 
-def test_a_mutation_that_became_a_fresh_tree_says_so(tmp_path):
-    directory = begin(tmp_path / "run")
+def test_a_mutation_that_became_a_fresh_tree_says_so_and_the_reverse(tmp_path):
+    directory = begin(tmp_path / "run", **{"evolution.fresh_attempts": 1_000})
     often = candidate(1, CE, parent=0, attempts={"main": 10_000})
-    add(directory, (candidate(0, ROOT), scored(0.3)), (often, scored(0.5)), (candidate(2, ROOT, parent=1), scored(0.4)))
+    root = candidate(0, ROOT, attempts={"main": 1_000})
+    add(directory, (root, scored(0.3)), (often, scored(0.5)), (candidate(2, ROOT, parent=1), scored(0.4)))
     made = [step.how["main"] for step in lineage(open_run(directory), 2)]
-    assert made == ["mutated", "mutated: a fresh tree instead, after too many attempts", "fresh"]
+    instead = "instead, after too many attempts"
+    assert made == ["mutated", f"mutated: a fresh tree {instead}", f"fresh: a mutation {instead}"]
 
 
 def test_show_tells_why_it_passed_how_it_trained_and_how_to_train_it_again(directory):

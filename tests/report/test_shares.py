@@ -22,7 +22,7 @@ from autoloss.report.shares import at_share, describe_factors, write_score, writ
 from autoloss.report.state import state_of
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
-from autoloss.run.progress import TEST_SECONDS, Forecast, Progress
+from autoloss.run.progress import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
@@ -157,24 +157,28 @@ def test_the_line_of_a_search_says_how_far_the_best_against_the_standard_loss_an
     assert "4321 losses drawn" in line(progress(rungs={0.125: 0, 1.0: 0}, trained=0.0))
 
 
-def test_the_time_left_counts_usual_trainings_and_never_grows():
+def test_the_time_left_counts_usual_trainings_and_what_the_search_has_needed():
     trainings = {
         Entrant("", "baseline/ce").job(seed, "valid", fidelity=share): replace(scored(0.5), seconds=seconds)
         for seed, (share, seconds) in enumerate([(0.25, 30.0), (0.25, 1.5), (1.0, 4.0), (1.0, 4.0), (1.0, 5.0)])
     }
     forecast = Forecast(workers=2)
     assert forecast.tell(10, 0.25) is None
-    forecast.expect(20, trainings, seconds=37.0)
-    # Ten whole trainings of the search and twenty after it take 4 s each; the workers waited 37 s for 3.5 of them.
-    waiting = (30 * 4.0 + 20 * TEST_SECONDS) / 2 + 37.0 - 3.5 * 4.0 / 2
-    assert forecast.tell(10, 0.25) == pytest.approx(waiting)
+    forecast.expect(20, trainings)
+    # Ten whole trainings of the search and twenty after it take 4 s each.
+    assert forecast.tell(10, 0.25) == pytest.approx((30 * 4.0 + 20 * TEST_SECONDS) / 2)
+    # A training that takes longer than usual says little.
     slow = [replace(scored(0.5), seconds=400.0)]
-    assert forecast.tell(9, 0.25, slow) == pytest.approx((29 * 4.0 + 18 * TEST_SECONDS) / 2)
-    # What turns out to take longer is not told as more than before.
-    assert forecast.tell(10, 0.25, slow) == forecast.told
-    assert forecast.tell_trainings(20, pace=100.0) == forecast.told
-    assert forecast.tell_trainings(20, pace=None) == forecast.told
-    assert forecast.tell_trainings(5, pace=4.0) == 20.0
+    usual = (4.0 + 2 * TEST_SECONDS) / 2
+    assert forecast.tell(9, 0.25, slow) == pytest.approx(9 * usual + 20 * 4.0 / 2)
+    # A search that waits for its tests says so, the more the longer it waits.
+    waited = [forecast.tell(9, 0.25, slow, 1.0, seconds) for seconds in (usual, 60.0, 120.0)]
+    paces = [(USUAL_WEIGHT * usual + seconds) / (USUAL_WEIGHT + 1) for seconds in (usual, 60.0, 120.0)]
+    assert waited == pytest.approx([9 * pace + 20 * 4.0 / 2 for pace in paces])
+    assert waited[0] < waited[1] < waited[2]
+    # Few trainings of the comparison tell no pace yet.
+    assert forecast.tell_trainings(20, done=0, seconds=50.0) == forecast.tell_trainings(16, 4, 50.0) == waited[2]
+    assert forecast.tell_trainings(10, done=10, seconds=50.0) == 50.0
     # Without trainings before it, those of the search count.
     assert Forecast(workers=1).tell(2, 1.0, slow) == pytest.approx(800 + 2 * TEST_SECONDS)
 

@@ -92,12 +92,14 @@ def test_a_resumed_run_with_a_larger_budget_equals_one_long_run(clean, tmp_path)
 
 
 def test_without_vain_draws_too_any_number_of_workers_gives_one_history_and_replay_derives_it(tmp_path):
-    valid = {"evolution.valid_draws": True}
+    valid = {"evolution.valid_draws": True, "evolution.fresh_attempts": 3}
     alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **valid)
     assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **valid) == alone
     counts = sum((Counter(json.loads(line)["counts"]) for line in alone), Counter[str]())
     assert counts["STRUCTURE"] == 0
     assert counts["sampled"] > 20
+    fresh = [line for line in map(json.loads, alone) if line["kinds"]["main"] == "fresh"]
+    assert any(line["attempts"]["main"] >= 3 and line["parent"] is not None for line in fresh)
     # What trees were drawn from is kept, so that no task is needed.
     assert autoloss.replay(tmp_path / "a").difference is None
     assert autoloss.replay(tmp_path / "a", QuickTask(), full=True).difference is None

@@ -220,6 +220,9 @@ class TestSearch:
         changed = Configuration().changed({"evaluations": 30, "evolution.initial": 5, "offspring.copy": 0.0})
         plan = Plan(0, None, {"main": Kind.START}, start="0.500 * log(p)")
         assert History(("main",), changed).parent_tree(plan, "main") == "log(p)"
+        started = changed.changed({"evolution.start": ("0.500 * log(p)", "mul(y, p)")})
+        fresh = [Plan(k, None, {"main": Kind.FRESH}) for k in (2, 3)]
+        assert [History(("main",), started).parent_tree(one, "main") for one in fresh] == ["log(p)", "mul(y, p)"]
         found = invented.run(changed)
         for k, parent in ((one.id, one.parent) for one in found.candidates if one.parent is not None):
             text = found.parent_tree(Plan(k, parent, {"main": Kind.MUTATION}), "main")

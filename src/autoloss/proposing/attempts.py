@@ -30,14 +30,16 @@ def draw_attempt(
 
     Args:
         kind: How the candidate's plan makes the branch.
-        number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree; a loss to start from does after attempt 0.
-        parent: The parent's tree of this branch, the sum of both parents', or the one to start from; None for a candidate drawn
-            from nothing.
+        number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree, and from `fresh_attempts` on a fresh tree a
+            mutation; a loss to start from becomes a fresh tree after attempt 0.
+        parent: The parent's tree of this branch, the sum of both parents', or one to start from; None if there is none.
     """
     if kind in (Kind.SUM, Kind.REFINEMENT) and number >= SMALL_STEPS:
         kind = Kind.MUTATION
-    limit = {Kind.MUTATION: settings.mutation_attempts, Kind.START: 1}.get(kind, math.inf)
-    if parent is None or number >= limit:
+    kind = resolve_kind(kind, number)
+    if kind is Kind.FRESH and number >= (settings.fresh_attempts or math.inf):
+        kind = Kind.MUTATION
+    if parent is None or (kind is Kind.MUTATION and number >= settings.mutation_attempts):
         kind = Kind.FRESH
     rng = derive_generator(seed, "attempt", candidate, branch, number)
     if not settings.valid_draws or kind is Kind.START:

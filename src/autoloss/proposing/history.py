@@ -145,13 +145,16 @@ class History:
         return self._plans[k]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
-        """Return the text of the parent's tree, of the sum of both parents' or of the tree to start from; None if there is none."""
+        """Return the text of the parent's tree, of the sum of both parents' or of a tree to start from; None if there is none."""
+        start = self.configuration.evolution.start
         if plan.kinds[branch] is Kind.START:
             loss = plan.start
-        elif plan.parent is None:
-            return None
-        else:
+        elif plan.parent is not None:
             loss = self.candidates[plan.parent].loss
+        elif start:
+            loss = start[plan.candidate % len(start)]
+        else:
+            return None
         # A factor belongs to one tree; what is made of it has its own.
         factor, tree = split_factor(split_branches(loss)[branch])
         if plan.kinds[branch] is Kind.SUM and plan.partner is not None:

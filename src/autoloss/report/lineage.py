@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from autoloss.proposing.records import PROMOTED, Candidate
 from autoloss.report.shares import at_share, write_share
 from autoloss.run.results import Search
 
-MUTATED = "mutated"
+FRESH, MUTATED = "fresh", "mutated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None
         if kind == PROMOTED and parent is not None:
             how[branch] = f"{kind} from {write_share(parent.fidelity)}"
         attempt = candidate.attempts.get(branch) or 0
-        if kind == MUTATED and attempt >= search.configuration.evolution.mutation_attempts:
+        settings = search.configuration.evolution
+        if kind == MUTATED and attempt >= settings.mutation_attempts:
             how[branch] = f"{kind}: a fresh tree instead, after too many attempts"
+        elif kind == FRESH and attempt >= (settings.fresh_attempts or math.inf):
+            how[branch] = f"{kind}: a mutation instead, after too many attempts"
     return how

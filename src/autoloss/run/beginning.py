@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -280,7 +279,6 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
     if budget < LEAST_BUDGET or not evaluator.has_standard:
         return None, None
     say(f"{describe_tries(task, budget)} To leave this out: --set ladder.share=0")
-    began = time.monotonic()
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
         ladder = climb_ladder(evaluator, configuration.seed, budget, record)
@@ -293,7 +291,7 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
         best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
     after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
-    drive.forecast.expect(after, record.outcomes, time.monotonic() - began)
+    drive.forecast.expect(after, record.outcomes)
     return ladder, resolution
 
 

@@ -21,6 +21,8 @@ from autoloss.rejection.reasons import Reason
 
 TEST_SECONDS = 0.25
 """Of a processor, to find a candidate that passes the rejection protocol: 0.05 to 0.9 s were measured."""
+USUAL_WEIGHT = 3.0
+"""Training equivalents of a search that weigh as much as the usual time of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +49,43 @@ class Finale:
 
 @dataclass(slots=True)
 class Forecast:
-    """The time that a run still takes; what it tells never grows.
+    """The time that a run still takes.
 
     Args:
         workers: Their number.
         after: Whole trainings that take as long as what follows the search.
         trained: (Share of the schedule, seconds) of trainings that ended before the search.
-        seconds: Of these together, with the start of their workers; 0 where they were done by another process.
         told: Seconds, at the last call.
     """
 
     workers: int
     after: float = 0.0
     trained: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    seconds: float = 0.0
     told: float | None = None
 
-    def expect(self, after: float, trainings: Mapping[Train, Outcome], seconds: float) -> None:
+    def __post_init__(self) -> None:
+        # Without workers the search's own process trains.
+        self.workers = max(1, self.workers)
+
+    def expect(self, after: float, trainings: Mapping[Train, Outcome]) -> None:
         """Say what follows the search, as far as is known now, and which trainings were run before it."""
-        self.after, self.seconds = after, seconds
+        self.after = after
         self.trained = [
             (job.training.fidelity * job.training.length, outcome.seconds)
             for job, outcome in trainings.items()
             if outcome.score is not None
         ]
 
-    def tell(self, left: float, share: float, latest: Sequence[Outcome] = ()) -> float | None:
+    def tell(
+        self, left: float, share: float, latest: Sequence[Outcome] = (), spent: float = 0.0, seconds: float = 0.0
+    ) -> float | None:
         """Return the seconds of the rest of a search and of what follows; None before the first training.
 
         Args:
             left: Training equivalents of the search, about half of which go into candidates' first trainings.
             share: Of the schedule, of these.
             latest: Trainings of the search.
+            spent: Training equivalents of the search in this process, which took `seconds`, the tests of candidates included.
         """
         # Those before a search are measured on resamples, as those after it are.
         seen = self.trained or [(one.fidelity, one.seconds / one.count) for one in latest if one.score is not None]
@@ -87,19 +94,17 @@ class Forecast:
         # The first training of a process takes much longer than the others.
         longest = min(1.0, max(part for part, _ in seen))
         whole = median(seconds / part for part, seconds in seen if part >= longest)
-        tested = left / (2 * share) if share < 1 else left
-        work = (left + self.after) * whole + tested * TEST_SECONDS
-        if not latest:
-            # The workers of the search start as slowly as those before it.
-            work += max(0.0, self.seconds * self.workers - sum(part for part, _ in self.trained) * whole)
-        return self._bound(work / max(1, self.workers))
+        tests = 1 / (2 * share) if share < 1 else 1.0
+        # On some tasks one tree in a thousand passes: what the search has needed so far soon counts for more.
+        expected = (whole + tests * TEST_SECONDS) / self.workers
+        pace = (USUAL_WEIGHT * expected + seconds) / (USUAL_WEIGHT + spent)
+        self.told = left * pace + self.after * whole / self.workers
+        return self.told
 
-    def tell_trainings(self, count: float, pace: float | None) -> float | None:
-        """Return the seconds of the last trainings, which end one by one after `pace` seconds; None tells the last estimate."""
-        return self.told if pace is None else self._bound(count * pace)
-
-    def _bound(self, seconds: float) -> float:
-        self.told = seconds if self.told is None else min(self.told, seconds)
+    def tell_trainings(self, left: float, done: float, seconds: float) -> float | None:
+        """Return the seconds of `left` trainings after `done` of them took `seconds`; the last estimate while few are done."""
+        if done > 0 and (self.told is None or done > 2 * self.workers):
+            self.told = left * seconds / done
         return self.told
 
 
@@ -203,8 +208,7 @@ def count_finale(observe: ObserveSearch, forecast: Forecast) -> Callable[[int, i
         nonlocal before
         before = done if before is None else before
         seconds = time.monotonic() - began
-        pace = seconds / (done - before) if done > before else None
-        observe(Finale(done, expected, seconds, forecast.tell_trainings(expected - done, pace)))
+        observe(Finale(done, expected, seconds, forecast.tell_trainings(expected - done, done - before, seconds)))
 
     return count
 

@@ -256,12 +256,13 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
     after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
-    forecast.expect(after, store.trainings(), forecast.seconds)
+    forecast.expect(after, store.trainings())
 
     def watch(progress: Progress) -> None:
         left = progress.budget - progress.trained
         latest = list(itertools.islice(reversed(history.outcomes.values()), LATEST))
-        seconds = forecast.tell(max(0.0, left), configuration.search.rungs[0], latest)
+        spent = (progress.trained_here, progress.seconds)
+        seconds = forecast.tell(max(0.0, left), configuration.search.rungs[0], latest, *spent)
         drive.observe(replace(progress, eta_seconds=seconds, standard=standard))
         for text in concerns.describe():
             say(text)

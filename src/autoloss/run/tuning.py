@@ -74,7 +74,7 @@ def tune(
         if recorded:
             spent = sum(job.training.fidelity * job.training.length for job in record.outcomes)
             seconds = time.monotonic() - began
-            left = forecast.tell_trainings(max(0.0, trainings - spent), seconds / spent)
+            left = forecast.tell_trainings(max(0.0, trainings - spent), spent, seconds)
             observe(Finale(round(spent), round(trainings), seconds, left, "tuning the standard loss"))
 
     with start_workers(evaluator, machines) as dispatcher:
