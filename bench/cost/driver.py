@@ -44,7 +44,7 @@ from autoloss.workers.messages import Finished, JobOutcome, decode
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job
 from output import Figure, emit, make_parser, parse_arguments
-from problems import PROBLEMS
+from problems import PROBLEMS, make_denoising
 from synthetic import BRANCHES, DEFAULT, Answers
 
 TARGETS = {
@@ -63,6 +63,7 @@ FIGURES = {
 SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
 SLOTS = 4
 SEGMENTATION = "digits-seg-miou"
+TASKS = {**PROBLEMS, "denoising": make_denoising}
 
 
 class Instant(Workers):
@@ -168,7 +169,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__)
     asked.add_argument("--candidates", type=int, default=10_000, help="trainings with instant answers")
     asked.add_argument("--evaluations", type=int, default=60, help="real trainings, for the utilisation")
-    asked.add_argument("--tasks", nargs="+", choices=PROBLEMS, default=[SEGMENTATION, "tabular-f1", "worst-digit"])
+    asked.add_argument("--tasks", nargs="+", choices=TASKS, default=[SEGMENTATION, "tabular-f1", "worst-digit"])
+    asked.add_argument("--recipes", nargs="+", choices=recipes.SEARCH_RECIPES, default=list(recipes.SEARCH_RECIPES))
     asked.add_argument("--part", choices=["costs", "utilisation"], help="only this part")
     arguments = parse_arguments(asked, argv, candidates=1_000, evaluations=10)
     result: dict[str, Any] = {"targets": TARGETS}
@@ -180,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.part != "costs":
         rows = [
             measure_search(task, workers, recipe, arguments.evaluations, arguments.quick)
-            for task, recipe, workers in itertools.product(arguments.tasks, recipes.SEARCH_RECIPES, (2, 1))
+            for task, recipe, workers in itertools.product(arguments.tasks, arguments.recipes, (2, 1))
             if (recipe, workers) != ("paper", 1)
         ]
         for row in rows:
@@ -236,11 +238,11 @@ def measure_search(name: str, count: int, recipe: str, evaluations: int, quick: 
     """Measure how much of the time worker processes train or test in a search, from the first answer to the last.
 
     Args:
-        name: Of a task of `problems.py`.
+        name: Of a task of `TASKS`.
         count: Number of workers.
         evaluations: Training equivalents.
     """
-    request = make_request(PROBLEMS[name](quick), recipe=recipe, evaluations=evaluations, seed=0)
+    request = make_request(TASKS[name](quick), recipe=recipe, evaluations=evaluations, seed=0)
     evaluator = adapt(prepare(request), lambda said: None)
     task, configuration = evaluator.task, evaluator.configuration
     memory = recall(configuration.search, branch_forms(task, evaluator.samples), evaluator.operators)

@@ -41,6 +41,50 @@ def _measure_worst_recall(prediction: Tensor, target: Tensor) -> float:
     return min(hit[target == digit].mean().item() for digit in target.unique())
 
 
+def make_denoising(few: bool = False) -> autoloss.Task:
+    """Return a regression of pictures, on which one random tree in thousands passes: scikit-image's photographs under noise."""
+    # Of the extra `bench`, which other scripts that import this module do not need.
+    from skimage import data
+
+    rng = torch.Generator().manual_seed(0)
+    photographs = [torch.tensor(load() / 255, dtype=torch.float32) for load in (data.camera, data.coins, data.moon)]
+    size, count = 24, 80 if few else 800
+    crops = []
+    for number in range(count):
+        photograph = photographs[number % len(photographs)]
+        top, left = (int(torch.randint(side - size, (), generator=rng)) for side in photograph.shape)
+        crops.append(photograph[None, top : top + size, left : left + size])
+    clean = torch.stack(crops)
+    noisy = clean + 0.15 * torch.randn(clean.shape, generator=rng)
+    parts = torch.arange(count).split([count // 2, count // 4, count // 4])
+    train, valid, test = ((noisy[rows], clean[rows]) for rows in parts)
+    return autoloss.SupervisedTask(
+        _make_denoiser,
+        train=train,
+        valid=valid,
+        test=test,
+        activation="none",
+        metric=_measure_psnr,
+        recipe=autoloss.Recipe(epochs=6, batch_size=16, learning_rate=0.003, optimizer="adam"),
+        name="denoising",
+    )
+
+
+def _make_denoiser() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 1, 3, padding=1),
+    )
+
+
+def _measure_psnr(prediction: Tensor, target: Tensor) -> float:
+    error = (prediction - target).square().mean(dim=(1, 2, 3)).clamp(min=1e-8)
+    return float((-10 * error.log10()).mean())
+
+
 def make_segmentation(metric: str) -> Callable[[bool], autoloss.Task]:
     """Return the function that makes digits-seg with a metric, with few steps if told so."""
     return lambda few: autoloss.tasks.get("digits-seg", metric=metric, **(FEW if few else {}))
