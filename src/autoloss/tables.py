@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 
 def read_rows(table: str, lines: int) -> Iterator[list[str]]:
-    """Yield the rows of a table of text, of so many lines each: the first has values between bars, each of the others is one."""
+    """Yield the rows of a table of text.
+
+    Args:
+        lines: Of each row. The first holds values between bars, each of the others is one value.
+    """
     texts = [line.strip() for line in table.strip().split("\n")]
     for first, *others in zip(*(texts[place::lines] for place in range(lines)), strict=True):
         yield [*map(str.strip, first.split("|")), *others]

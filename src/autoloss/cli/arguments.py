@@ -27,7 +27,8 @@ RayInsecure = Annotated[
     bool, typer.Option("--ray-insecure", help="Allow a cluster that accepts commands from anyone who can reach it.")
 ]
 Inject = Annotated[
-    str | None, typer.Option(metavar="FAULT=RATE,…", help="Faults to inject, like worker-crash=0.05,hang=0.01,seed=7.")
+    str | None,
+    typer.Option(metavar="FAULT=RATE,…", help="Faults to inject, like worker-crash=0.05,hang=0.01,seed=7."),
 ]
 Final = Annotated[
     bool, typer.Option(help="At the end, train the best losses on new seeds and compare them with baselines.")

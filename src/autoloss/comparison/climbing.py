@@ -123,7 +123,11 @@ class _Climb:
         return sum(self._trained.values())
 
     def run(self, entrants: Iterable[Entrant], fidelity: float, seeds: int = 1, reserve: float = RESERVE) -> None:
-        """Train each with so many seeds at a share of the schedule, as far as the budget reaches without its `reserve`."""
+        """Train each with so many seeds at a share of the schedule, as far as the budget reaches.
+
+        Args:
+            reserve: Training equivalents that stay for later.
+        """
         room, chosen = self._budget - reserve - self.spent, []
         for one in dict.fromkeys(entrants):
             new = [seed for seed in self._seeds[:seeds] if (one, fidelity, seed) not in self._trained]
@@ -168,7 +172,11 @@ class _Climb:
 
 
 def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
-    """Return the largest grid of rules and rates that the budget has room for, of at most `most` trainings."""
+    """Return the largest grid of rules and rates that the budget has room for.
+
+    Args:
+        most: Number of trainings at most.
+    """
     rules = [rule for rule in task.step_rules if rule in RULES]
     rates = LEARNING_RATES if task.tunes_learning_rate else (1.0,)
     near = NEAR_RATES if task.tunes_learning_rate else (1.0,)

@@ -108,7 +108,8 @@ def _measure_items(trial: Trial, grouping: str) -> list[ItemWeights]:
 def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Control]:
     """Return changes of the standard loss's recipe with the same effect, the simplest first.
 
-    `tuned` maps a rule to the standard loss at its best rate; what has no rate of its own has that of `recipe`.
+    Args:
+        tuned: Rule → the standard loss at its best rate. What has no rate of its own has that of `recipe`.
     """
     task, plain = trial.evaluator.task, replace(tuned["recipe"], label=trial.standard.label)
     changed = {

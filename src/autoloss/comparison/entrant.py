@@ -353,7 +353,11 @@ def sort_by_mean(rows: Sequence[Row]) -> Rows:
 
 
 def read_comparison(compared: Comparison, seed: int, recorded: Mapping[Train, Outcome]) -> Rows:
-    """Return the rows of a run's comparison on the test split so far, the best first, with their scores on the valid split."""
+    """Return the rows of a comparison on the test split as far as it is, the best first, with their scores on the valid split.
+
+    Args:
+        seed: The run's.
+    """
     entrants = [Entrant(**entrant) for entrant in compared.entrants]
     valid = collect_rows(entrants, training_seeds(seed, TUNING, TUNING_SEEDS), "valid", recorded)
     scores = {row.entrant: row.score for row in valid}

@@ -32,7 +32,11 @@ OWN_RATE: Sequence[StepRule] = ("recipe", "one_norm", "adamw")
 
 
 def explain_loss(
-    entrant: Entrant, evaluator: Evaluator, seeds: int, record: Record, say: Callable[[str], None] = lambda text: None
+    entrant: Entrant,
+    evaluator: Evaluator,
+    seeds: int,
+    record: Record,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Explanation, Plan]:
     """Train a loss, the standard loss and their controls on the same seeds, and describe the causes of the gain.
 

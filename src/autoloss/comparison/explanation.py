@@ -82,8 +82,10 @@ class Share:
 def divide(name: str, part: Measurements, gain: Measurements) -> Share:
     """Return the ratio of two mean differences over the same seeds and examples, with Fieller's 95 % confidence interval.
 
-    The interval holds every ratio r at which a paired t-test does not reject that the mean of part − r · gain is 0. That of the
-    gain is not 0.
+    The interval holds every ratio r at which a paired t-test does not reject that the mean of part − r · gain is 0.
+
+    Args:
+        gain: Its mean is not 0.
 
     Source: Fieller, 1954, Some Problems in Interval Estimation.
 
@@ -107,7 +109,12 @@ def divide(name: str, part: Measurements, gain: Measurements) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A training that differs from the loss's in one respect: `name` is the cause that it is about, `text` what is trained."""
+    """A training that differs from that of the loss in one respect.
+
+    Args:
+        name: The cause that it is about.
+        text: What is trained, in words.
+    """
 
     kind: Kind
     name: str
@@ -180,7 +187,11 @@ class Explanation:
         return gain.p_value is None or gain.p_value < SIGNIFICANT
 
     def find_share(self, name: str, row: Row, base: Row | None = None) -> Share:
-        """Return the share of the gain that a control has beyond another row, by default the standard loss."""
+        """Return the share of the gain that a control has beyond another row.
+
+        Args:
+            base: The standard loss if None.
+        """
         base = base or self.standard
         if not self.is_gain or row.mean is None or base.mean is None:
             return Share(name)
@@ -318,7 +329,11 @@ class Explanation:
 
 
 def read_explanation(plan: Plan, seed: int, recorded: Mapping[Train, Outcome]) -> Explanation | None:
-    """Make an explanation from a run's trainings of its plan; None where the loss or the standard loss is not trained yet."""
+    """Make an explanation from the recorded trainings of its plan; None where the loss or the standard loss is not trained yet.
+
+    Args:
+        seed: The run's.
+    """
     seeds = training_seeds(seed, COMPARISON, plan.seeds)
     rows = {row.entrant: row for row in collect_rows(plan.entrants, seeds, plan.split, recorded)}
     if plan.loss not in rows or plan.standard not in rows:

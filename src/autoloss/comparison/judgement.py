@@ -121,7 +121,10 @@ def _stand(difference: float, p_value: float | None, seeds: int) -> Standing:
 def _correct_by_loss(rivals: Sequence[Row], p_values: Mapping[str, float | None]) -> dict[str, float]:
     """Correct p-values for the number of losses: the same loss at several learning rates or step rules is one hypothesis.
 
-    The best of them, which comes first, stands for the loss beside the others; each of them is corrected as if it did.
+    The best of them stands for the loss beside the others; each of them is corrected as if it did.
+
+    Args:
+        rivals: The best first.
     """
     best: dict[str, str] = {}
     for row in rivals:

@@ -111,7 +111,11 @@ def find_contenders(rows: Sequence[Row]) -> list[Row]:
 
 
 def _plan_round(rows: Sequence[Row], settings: FinalSettings, left: int) -> dict[Entrant, int]:
-    """Return how many further seeds each gets in the next round, of the trainings that are left; nothing at the end of the race."""
+    """Return how many further seeds each gets in the next round; nothing at the end of the race.
+
+    Args:
+        left: Trainings that may still be spent.
+    """
     contenders = find_contenders(rows)
     if len(contenders) == 1:
         lacking = settings.confirm_seeds + settings.finalist_seeds - len(contenders[0].outcomes)

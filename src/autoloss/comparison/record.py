@@ -12,7 +12,15 @@ from dataclasses import replace
 from functools import cache
 
 from autoloss.comparison.baselines import MOST_RIVALS
-from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, Entrant, Row, collect_rows, sort_by_mean, training_seeds
+from autoloss.comparison.entrant import (
+    TUNING,
+    TUNING_SEEDS,
+    Entrant,
+    Row,
+    collect_rows,
+    sort_by_mean,
+    training_seeds,
+)
 from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
@@ -82,7 +90,14 @@ class Record:
     def compare_losses(
         self, entrants: Sequence[Entrant], seeds: Sequence[int], split: str, fidelity: float = 1.0
     ) -> list[Row]:
-        """Train every entrant on the same seeds, and return their rows in order; the first baseline is the others' reference."""
+        """Train every entrant on the same seeds; the first baseline is the reference of the others.
+
+        Args:
+            fidelity: Share of the schedule.
+
+        Returns:
+            One row per entrant, in their order.
+        """
         jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
         return collect_rows(entrants, seeds, split, self.run_trainings(jobs), fidelity=fidelity)
 
@@ -123,7 +138,12 @@ def _write_tree(text: str) -> str:
 
 
 def tune_learning_rates(
-    entrants: Sequence[Entrant], task: Task, seed: int, record: Record, *, vary: Vary = lambda one: [one]
+    entrants: Sequence[Entrant],
+    task: Task,
+    seed: int,
+    record: Record,
+    *,
+    vary: Vary = lambda one: [one],
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 

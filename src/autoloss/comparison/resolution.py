@@ -33,7 +33,10 @@ class Resolution:
     error: float = 0.0
 
     def describe(self, gain: float | None = None) -> str:
-        """Describe it in a sentence or two, beside what the standard loss gains over the untrained network where that is known.
+        """Describe it in a sentence or two.
+
+        Args:
+            gain: What the standard loss gains over the untrained network; None where it is not known.
 
         >>> Resolution(0.031, 113).describe()
         'The valid split has 113 examples: differences between losses below about 0.0310 cannot be detected on it.'
@@ -56,8 +59,10 @@ class Resolution:
 def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
     """Return the precision of comparisons on the valid split, from whole trainings that were measured on resamples of it.
 
-    Two losses that are equally good differ as the best of these do: the median over pairs of the four best. None where there are
-    fewer than two such trainings.
+    Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
+
+    Returns:
+        None where fewer than two whole trainings were measured on resamples.
     """
     # Short trainings are measured on a part of the split.
     whole = [

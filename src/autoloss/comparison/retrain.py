@@ -88,7 +88,10 @@ class Retrainer:
     say: Say = lambda text: None
 
     def train(self, entrants: Sequence[Entrant], seeds: Sequence[int]) -> list[Row]:
-        """Train every entrant on every seed, and return a row of each, the best first; what is finished is read.
+        """Train every entrant on every seed; what is finished is read.
+
+        Returns:
+            One row per entrant, the best first.
 
         Raises:
             RequestError: A loss does not fit the task, or the directory holds other retrainings.

@@ -38,7 +38,12 @@ def check_threshold(evaluator: Evaluator) -> None:
 
 
 def adapt(evaluator: Evaluator, say: Say, tuned: bool = False) -> Evaluator:
-    """Return the evaluator with the settings of a search changed to what its task can follow; `tuned` if it was tuned before."""
+    """Return the evaluator with the settings of a search changed to what its task can follow.
+
+    Args:
+        say: Called with a sentence about each change.
+        tuned: Whether ways to train with the standard loss were tried before.
+    """
     return _adapt_rungs(_adapt_scale(_adapt_threshold(evaluator, say), say), say, tuned)
 
 

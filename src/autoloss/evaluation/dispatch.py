@@ -158,7 +158,10 @@ def run_jobs(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[CompletedJ
 
 
 def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss resume") -> Dispatcher:
-    """Start workers, and return what runs an evaluator's jobs on them; `resume` is the command for a run whose Ray cluster is lost.
+    """Start workers, and return what runs an evaluator's jobs on them.
+
+    Args:
+        resume: The command that resumes a run whose Ray cluster is lost.
 
     Raises:
         RequestError: The Ray cluster cannot be used.

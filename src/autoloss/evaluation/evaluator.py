@@ -48,7 +48,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, task: Task, samples: Samples, configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+        self,
+        task: Task,
+        samples: Samples,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
     ) -> None:
         if strange := sorted(configuration.search.branch_weights.keys() - task.branches.keys()):
             raise RequestError(
@@ -158,7 +162,12 @@ class Evaluator:
     def train(
         self, loss: str, training: Training, execution: Execution | None = None, observe: Observe | None = None
     ) -> Outcome:
-        """Train with a formula, a loss of several branches or a name in the zoo, and measure it; the rest is as of `Task.train`."""
+        """Train a network with a loss and measure it.
+
+        Args:
+            loss: A formula, a loss of several branches, or a name in the zoo.
+            execution: As for `Task.train`, likewise `observe`.
+        """
         with isolate():
             return self._train(loss, training, execution, observe)
 

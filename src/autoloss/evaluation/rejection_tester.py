@@ -77,7 +77,11 @@ class RejectionTester:
     def test(self, first: int, trees: Sequence[Expression]) -> list[Attempt]:
         """Test a batch of trees: size and structure, then the gradient, then the protocol.
 
-        The first has the number `first` among the attempts. Each result, in order, equals what testing the tree alone returns.
+        Args:
+            first: Number of the first tree among the attempts; the others follow.
+
+        Returns:
+            One result per tree, in order, each equal to what testing the tree alone returns.
         """
         reasons = [self._check_form(tree) for tree in trees]
         valid = [tree.canonical() for tree, reason in zip(trees, reasons, strict=True) if reason is None]

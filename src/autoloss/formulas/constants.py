@@ -36,7 +36,11 @@ def multiply_numbers(numbers: Sequence[Term]) -> Term | None:
 
 
 def evaluate_exactly(operator: str, values: Sequence[Fraction]) -> Fraction | None:
-    """Return the value of an operator of Table 1 without ε, None where it is no rational; a sum or product may have many values."""
+    """Return the value of an operator of Table 1 without ε, or None where it is no rational number.
+
+    Args:
+        values: Of the operands; any number of them for `add` and `mul`.
+    """
     value = values[0]
     match operator:
         case "add":

@@ -72,7 +72,11 @@ def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm
 
 
 def simplify_term(term: Term, ranges: Mapping[str, Range], is_single: bool = False) -> Term:
-    """Simplify a term; a leaf without a range can take any value. `is_single`: leaves have one channel and no space."""
+    """Simplify a term; a leaf without a range can take any value.
+
+    Args:
+        is_single: Whether leaves have one number for each item: one channel and no space.
+    """
     if term.depth > MAXIMUM_DEPTH:
         return term
     known = {leaf: ranges.get(leaf, REAL) for leaf in sorted(term.leaves)}

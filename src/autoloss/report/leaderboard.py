@@ -32,7 +32,11 @@ def table(
     caption: str | None = None,
     left: Container[str] | None = None,
 ) -> Table:
-    """Build a table; the columns in `left`, all if omitted, are text and aligned on the left."""
+    """Build a table.
+
+    Args:
+        left: Columns of text, aligned on the left; all if omitted.
+    """
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in columns:
         made.add_column(header, justify="left" if left is None or header in left else "right", overflow="fold")
@@ -47,7 +51,12 @@ def top_table(
     running: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] | None = None,
 ) -> Table:
-    """Return a table of losses of a run, with `also` in place of its further metrics, and below it the candidates in training."""
+    """Return a table of losses of a run, one row each.
+
+    Args:
+        running: Id and loss of the candidates in training, which are listed below the table.
+        also: Further metrics to show; by default those that the run was started with.
+    """
     further, shares = columns_of(also, search), trains_short(search)
     confirmed = any(row.found.confirmed is not None for row in rows)
     best = search.best.id if confirmed else None

@@ -23,7 +23,11 @@ LINE_SECONDS = 60.0
 
 
 class Status:
-    """Progress display; a context manager that restores the terminal. Elsewhere it writes a line each `line_seconds`."""
+    """Progress display; a context manager that restores the terminal.
+
+    Args:
+        line_seconds: Interval between lines if the output is not a terminal.
+    """
 
     def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
         self._console = console

@@ -21,7 +21,12 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class ListedLoss:
-    """One row of a table of losses: `age` counts later candidates, `times_found` how often it was found, with twins and copies."""
+    """One row of a table of losses.
+
+    Args:
+        age: Number of later candidates.
+        times_found: Number of times it was found, with twins and copies.
+    """
 
     found: FoundLoss
     formula: Readable
@@ -47,7 +52,12 @@ def describe_formula(formula: Readable) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a run: the loss that the verdict is about, None before the first score, and the losses with the highest scores."""
+    """Summary of a run.
+
+    Args:
+        best: The loss that the verdict is about; None before the first score.
+        top: The losses with the highest scores.
+    """
 
     search: Search
     state: State
@@ -108,7 +118,11 @@ class Summary:
 
 
 def summarize(search: Search, count: int = TOP) -> Summary:
-    """Summarize the last reading of a run, with so many losses in `top`."""
+    """Summarize the last reading of a run.
+
+    Args:
+        count: Number of losses in `top`.
+    """
     state = state_of(search)
     best = list_losses(search, search.best_first(1))
     return Summary(search, state, reach_verdict(search, state), best[0] if best else None, list_top(search, count))
@@ -136,7 +150,11 @@ def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]
 
 
 def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:
-    """Return a comparison as plain values; p-values of a judgement replace those against the first baseline."""
+    """Return a comparison as plain values.
+
+    Args:
+        judgement: Its p-values replace those against the first baseline.
+    """
     return [
         asdict(row.entrant)
         | {

@@ -29,7 +29,12 @@ MANY_ERRORS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Wording and consequences of one standing: is the best baseline the better choice, and may more seeds change the answer?"""
+    """Wording and consequences of one standing.
+
+    Args:
+        is_lost: The best baseline is the better choice.
+        needs_seeds: More training seeds may change the answer.
+    """
 
     headline: str
     tone: Tone
@@ -60,7 +65,11 @@ REPEATED = Form("No: {found} has the gradient of the best baseline, up to a fact
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recommended next step, with the command for it if there is one."""
+    """A recommended next step.
+
+    Args:
+        command: The command for it, if there is one.
+    """
 
     text: str
     command: str = ""

@@ -249,7 +249,12 @@ def check(
 
 
 def _estimate_search(configuration: Configuration, accepted: float, training: float, workers: int) -> float:
-    """Return the seconds of a search, from those of rejection tests for each candidate (`accepted`) and of a whole training."""
+    """Return the seconds of a search.
+
+    Args:
+        accepted: Seconds of rejection tests for each candidate.
+        training: Seconds of a whole training.
+    """
     settings = configuration.search
     share_of_candidate = sum(rung * settings.promote**place for place, rung in enumerate(settings.rungs))
     candidates = configuration.evaluations / share_of_candidate

@@ -111,7 +111,12 @@ def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[st
 
 @final
 class Identifier:
-    """Identifies losses on a branch, by samples of an untrained network; the standard loss, a formula or a name, goes first."""
+    """Identifies losses on one branch.
+
+    Args:
+        samples: Of an untrained network.
+        standard: Formula or name in the zoo of the task's standard loss, which goes first.
+    """
 
     def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
         # The middle of a large image is a sample like any other.

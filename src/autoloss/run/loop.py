@@ -23,7 +23,14 @@ FAILED_FIRST, SCORELESS_FIRST = 3, 50
 def run_loop(
     history: History, store: Store, dispatcher: Dispatcher, observe: Callable[[Progress], None] | None = None
 ) -> str:
-    """Continue a history until it ends, and return why; `observe` is called with a `Progress` about twice a second."""
+    """Continue a history until it ends.
+
+    Args:
+        observe: Called with a `Progress` about twice a second.
+
+    Returns:
+        Why it ended.
+    """
     machine, began, charged = Machine(history), time.monotonic(), history.charged
     completed: Sequence[CompletedJob] = ()
     while True:

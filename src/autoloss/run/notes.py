@@ -136,7 +136,11 @@ def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | N
 
 
 class Concerns:
-    """Notices that many trainings fail, and once that none is ahead of the standard loss's score at the first rung, if known."""
+    """Notices that many trainings fail, and once that nothing may be found.
+
+    Args:
+        standard: Score of the standard loss at the first rung; None where it is not known.
+    """
 
     def __init__(self, history: History, standard: float | None, directory: object) -> None:
         self._history, self._standard, self._directory = history, standard, directory
@@ -164,8 +168,10 @@ class Concerns:
 def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
     """Say in a sentence how the task differs from the beginning of the run.
 
-    The samples that the run keeps, in the evaluator, the untrained network's score, the standard loss and the recipe are compared.
-    Another number of outputs is refused.
+    Samples, the untrained network's score, the standard loss and the recipe are compared. Another number of outputs is refused.
+
+    Args:
+        evaluator: With the samples that the run keeps.
     """
     task, configuration = evaluator.task, settings.configuration
     found: list[str] = []
@@ -219,7 +225,11 @@ def _describe_upgrade(before: Sequence[str]) -> list[str]:
 def note_changes(
     evaluator: Evaluator, settings: RunSettings, store: Store, candidates: int, say: Callable[[str], None]
 ) -> None:
-    """Say how the task differs from the beginning of the run, and keep it, with the candidates so far, for every later reader."""
+    """Say how the task differs from the beginning of the run, and keep it for every later reader.
+
+    Args:
+        candidates: Number of candidates that were proposed before.
+    """
     for text in describe_changes(evaluator, settings):
         say(text)
         kept = f"After candidate #{candidates - 1}: {text}"

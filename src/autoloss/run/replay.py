@@ -44,7 +44,9 @@ from autoloss.tasks.task import Task
 class Difference:
     """The first place where a stored candidate differs from what configuration, seed and earlier outcomes give.
 
-    `column` is of its row; `place` if no candidate belongs there, `outcome` if its outcome is impossible.
+    Args:
+        child: Number of the candidate.
+        column: Of its row; `place` if no candidate belongs there, `outcome` if its outcome is impossible.
     """
 
     child: int

@@ -56,7 +56,11 @@ class Request:
 
 
 def prepare(request: Request, *, samples: bool = True) -> Evaluator:
-    """Return the evaluator of a request, with its run's samples or new ones; without `samples`, for trainings alone, with none."""
+    """Return the evaluator of a request, with the samples of its run, or new ones where it starts one.
+
+    Args:
+        samples: Whether losses are tested; for trainings alone, none are drawn.
+    """
     task, configuration = request.task, request.configuration
     rate = configuration.search.learning_rate
     if rate != 1 and not task.tunes_learning_rate:
@@ -233,7 +237,11 @@ def _check_task(task: Task, configuration: Configuration, also: Sequence[str]) -
 
 
 def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = None) -> dict[str, BranchForm]:
-    """Return what a run stores of a task's branches; its samples tell what kind of target each has."""
+    """Return what a run stores of a task's branches.
+
+    Args:
+        samples: Those of the run, which tell what kind of target each branch has.
+    """
     return {name: branch.form((samples or {}).get(name, ())) for name, branch in task.branches.items()}
 
 

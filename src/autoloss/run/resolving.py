@@ -39,7 +39,10 @@ def refer_to_task(
 
 @importable_files()
 def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
-    """Return the task that a reference stands for, or the one that the caller has, with its frozen branches.
+    """Return the task that a reference stands for, with its frozen branches.
+
+    Args:
+        task: The task itself, where the caller has it; it is made otherwise.
 
     Raises:
         RequestError: There is none of that name, its options do not fit, or it was given as an object when the run was started.

@@ -158,8 +158,10 @@ class BoxRegression(Branch):
 class BoxClassification(ActivatedBranch):
     """A branch of the classes of sampled boxes: softmax over C + 1 channels, or over (0, z) for the one logit z of the RPN.
 
-    It differs from `ActivatedBranch` only in its metric, which needs the boxes as well: `measure_boxes` takes the probabilities of
-    the C classes without background, (N, C), and the context.
+    It differs from `ActivatedBranch` only in its metric, which needs the boxes as well.
+
+    Args:
+        measure_boxes: (probabilities of the C classes without background (N, C), context) → metric.
     """
 
     measure_boxes: BoxMeasure | None = None

@@ -112,8 +112,10 @@ class Branch(ABC):
     def find_idle_operators(self, samples: Sequence[Sample]) -> frozenset[str]:
         """Return the names of operators that change no value on the branch's shape, as its samples show it.
 
-        Pools need space: on rows, H = W = 1, they return what they are given. So does a mean over a single channel. Nothing is
-        known without samples.
+        Pools need space: on rows, H = W = 1, they return what they are given. So does a mean over a single channel.
+
+        Args:
+            samples: Those of the run; without any, nothing is known.
         """
         shapes = [
             value.shape for one in samples for value in self.leaves(one.prediction.detach(), one.context).values()
@@ -180,7 +182,11 @@ class Branch(ABC):
         return self.leaves(sample.prediction.detach().to(precision), sample.context)[self.pair[1]]
 
     def form(self, samples: Sequence[Sample] = ()) -> BranchForm:
-        """Return what a run stores of the branch, and exports need; its samples tell what kind of target the branch has."""
+        """Return what a run stores of the branch, and exports need.
+
+        Args:
+            samples: Those of the run, which tell what kind of target the branch has.
+        """
         kind = self.find_target_kind(samples)
         known = dict(self.ranges)
         if kind in ("one_hot", "binary"):

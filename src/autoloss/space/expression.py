@@ -225,7 +225,14 @@ class Alphabet:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], operators: Mapping[str, Operator]) -> Alphabet:
-        """Read what `to_dict` returned; a RequestError if one of its operators is not among these."""
+        """Read what `to_dict` returned.
+
+        Args:
+            operators: All that there are, by name.
+
+        Raises:
+            RequestError: An operator is not among them.
+        """
         for name in values["operators"]:
             if name not in operators:
                 raise unknown("operator", name, operators)

@@ -90,7 +90,10 @@ class Loss(Mapping[str, Expression]):
 
     @classmethod
     def parse(
-        cls, text: str, leaves: Mapping[str, Iterable[str]] | None = None, operators: Mapping[str, Operator] = OPERATORS
+        cls,
+        text: str,
+        leaves: Mapping[str, Iterable[str]] | None = None,
+        operators: Mapping[str, Operator] = OPERATORS,
     ) -> Loss:
         """Parse `rpn_cls: …; rpn_reg: …`, or a single formula as the loss of the only branch, `main`.
 
@@ -311,7 +314,11 @@ def _describe(found: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HandWritten:
-    """A named loss that is not a tree, whose text form is its name; `make` returns the loss of a branch."""
+    """A named loss that is not a tree; its text form is its name.
+
+    Args:
+        make: Returns the loss of a branch.
+    """
 
     name: str
     make: Callable[[Branch], BranchLoss]

@@ -14,7 +14,10 @@ MAIN = "main"
 
 
 def join_branches(parts: Mapping[str, object]) -> str:
-    """Return the text of a loss, or of anything else that each branch has.
+    """Return the text of a loss.
+
+    Args:
+        parts: Branch → its formula, or any other text for it.
 
     >>> join_branches({"cls": "y * p", "reg": "p"})
     'cls: y * p; reg: p'

@@ -46,7 +46,12 @@ def build_operator_table(own: Iterable[object] = ()) -> dict[str, Operator]:
 def select_operators(
     known: Mapping[str, Operator], without: Sequence[str], leaves: Mapping[str, Mapping[str, Role]]
 ) -> tuple[Operator, ...]:
-    """Return the operators that trees of branches with these leaves are drawn from, without those that are switched off."""
+    """Return the operators that trees are drawn from.
+
+    Args:
+        without: Names of the operators that are switched off.
+        leaves: Branch → its leaves with their roles.
+    """
     for name in without:
         if name not in known:
             raise unknown("operator", name, known)

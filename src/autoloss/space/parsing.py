@@ -57,7 +57,11 @@ class FormulaError(RequestError):
         return FormulaError, (self.text, self.position, self.problem)
 
 
-def parse(text: str, leaves: Iterable[str] | None = None, operators: Mapping[str, Operator] = OPERATORS) -> Expression:
+def parse(
+    text: str,
+    leaves: Iterable[str] | None = None,
+    operators: Mapping[str, Operator] = OPERATORS,
+) -> Expression:
     """Parse a formula.
 
     Args:

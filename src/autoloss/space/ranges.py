@@ -22,7 +22,11 @@ LARGE = 1e30
 @final
 @dataclass(frozen=True, slots=True)
 class Range:
-    """All values from `low` to `high`, both included; nothing between 0 and 1 if they are `binary`."""
+    """All values from `low` to `high`, both included.
+
+    Args:
+        binary: Nothing between 0 and 1.
+    """
 
     low: float = -math.inf
     high: float = math.inf

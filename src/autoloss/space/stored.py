@@ -14,7 +14,11 @@ from autoloss.space.ranges import BINARY, Range
 
 
 def make_branch(form: BranchForm, channels: int | None = None) -> Branch | None:
-    """Make a branch with this form, None where it does not tell how leaves are made; its ideal prediction needs the `channels`."""
+    """Make a branch with this form; None where the form does not tell how it makes its leaves.
+
+    Args:
+        channels: Of the raw prediction, which the ideal prediction needs.
+    """
     if form.from_prediction:
         options = ("activation", "encoding", "tolerance", "ignore_index", "divide_by", "weight")
         return ActivatedBranch(channels=channels, **{name: getattr(form, name) for name in options})

@@ -89,7 +89,11 @@ def candidate_from_row(row: Row) -> Candidate:
 
 
 def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> dict[str, Any]:
-    """Return what decides a training, its outcome, and the time of writing; beside the search there is no candidate."""
+    """Return what decides a training, its outcome, and the time of writing.
+
+    Args:
+        candidate: Number of the candidate; None beside the search.
+    """
     curve = tuple((step, loss) for step, loss in outcome.curve if math.isfinite(loss))
     ended = _encode(replace(outcome, curve=curve), OF_OUTCOME)
     decided = {"candidate": candidate, "loss": loss, **_encode(training, OF_TRAINING)}

@@ -150,7 +150,11 @@ class RunSettings:
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, str], path: Path) -> RunSettings:
-        """Decode the rows of a store, whose path is for messages."""
+        """Decode the rows of a store.
+
+        Args:
+            path: Of the store, for messages.
+        """
         found: dict[str, Any] = {}
         for one in fields(cls):
             name = one.name

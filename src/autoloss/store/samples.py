@@ -36,7 +36,11 @@ def save(directory: Path, samples: Samples) -> str:
 
 
 def load(directory: Path, expected: str) -> Samples:
-    """Read what `save` wrote; the expected digest is the one that it returned."""
+    """Read what `save` wrote.
+
+    Args:
+        expected: What `save` returned.
+    """
     path = directory / FILE
     try:
         found = file_digest(path)

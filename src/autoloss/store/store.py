@@ -76,7 +76,11 @@ class Store:
         self.database.append([("setting", {"name": name, "value": value}) for name, value in rows], replace=replace)
 
     def change_setting(self, name: str, value: Any) -> None:
-        """Replace a setting, an attribute of `RunSettings`, that may change when a run is resumed or compared."""
+        """Replace a setting that may change when a run is resumed or compared.
+
+        Args:
+            name: An attribute of `RunSettings`.
+        """
         self.database.append([("setting", {"name": name, "value": encode_setting(value)})], replace=True)
 
     def settings(self) -> RunSettings:
@@ -104,7 +108,12 @@ class Store:
         self.database.append(rows)
 
     def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> None:
-        """Append the outcome of a training with a loss in any form, of a candidate or, beside the search, of none."""
+        """Append the outcome of a training.
+
+        Args:
+            loss: The loss that was trained: a formula, a loss of several branches, or a name in the zoo.
+            candidate: Whose training it is; None for one beside the search.
+        """
         self.database.append([("training", training_to_row(loss, training, outcome, candidate))])
 
     def candidates(self, where: str = "TRUE") -> Iterator[Candidate]:

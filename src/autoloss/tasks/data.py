@@ -63,7 +63,10 @@ class Data:
     folds: Count | None = None
 
     def split_batch(self, batch: Any, name: str) -> tuple[Inputs, Tensor]:
-        """Return inputs and target of a batch of the data of this name; inputs of 64 bits are converted to 32 bits.
+        """Return inputs and target of a batch; inputs of 64 bits are converted to 32 bits.
+
+        Args:
+            name: Name of the data in messages.
 
         Raises:
             RequestError: The batch has another form, or its target cannot become a tensor.

@@ -48,7 +48,12 @@ RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
-    """Build a ResNet of torchvision; weights are `none`, `imagenet`, which is downloaded, or the path of a state dict."""
+    """Build a ResNet of torchvision.
+
+    Args:
+        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict.
+        options: Further arguments of torchvision's function.
+    """
     if name not in RESNETS:
         raise unknown("backbone", name, RESNETS)
     # Imported here: small networks do not need it.

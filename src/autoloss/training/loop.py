@@ -38,7 +38,11 @@ LEAST_NORM = 1e-30
 
 @dataclass(slots=True)
 class Pace:
-    """Norms of the gradients that an optimizer got, one for each step: recorded, or if it `replays`, what steps are scaled to."""
+    """Norms of the gradients that an optimizer got, one for each step: recorded in a training, or replayed in another.
+
+    Args:
+        replays: Scale the gradient of each step to its norm here, instead of recording the norm.
+    """
 
     norms: list[float] = field(default_factory=list)
     replays: bool = False

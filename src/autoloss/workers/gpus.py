@@ -39,7 +39,10 @@ def list_gpus() -> tuple[str, ...]:
 
 
 def describe_gpus(gpus: Sequence[str]) -> list[str]:
-    """Describe how workers share the GPUs that `deal_gpus` gave them.
+    """Describe how workers share GPUs.
+
+    Args:
+        gpus: As from `deal_gpus`.
 
     >>> describe_gpus(["0", "1", "0", "1"])
     ['4 workers train on 2 GPUs, at most 2 on each: 0, 1.']

@@ -231,7 +231,11 @@ class FaultyWorkers(Workers):
         self._workers.close()
 
     def describe_faults(self, failed: int) -> str:
-        """Return one line on the injected faults and their consequences, `failed` jobs that ended without a result among them."""
+        """Return one line on the injected faults and their consequences.
+
+        Args:
+            failed: Jobs that ended without a result.
+        """
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.injected.items()))
         lost = "no job was lost" if not failed else f"{failed} jobs failed for other reasons"
         return (

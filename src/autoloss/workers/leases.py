@@ -43,14 +43,23 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A supervisor's answer: the releases that its node computes with (`build`), and the pickled outcome of its job, if any."""
+    """A supervisor's answer.
+
+    Args:
+        build: The releases that its node computes with; see `build`.
+        outcome: The outcome of its job, pickled; empty while there is none.
+    """
 
     build: tuple[str, ...]
     outcome: bytes = b""
 
 
 class Supervisor:
-    """One worker process on a node of the cluster, where deadline and memory limit of a pickled function's jobs are enforced."""
+    """One worker process on a node of the cluster, where its deadline and its memory limit are enforced.
+
+    Args:
+        function: The function that jobs run, pickled by `encode_function`.
+    """
 
     def __init__(self, function: bytes, memory_limit_bytes: int | None) -> None:
         self._workers = ProcessWorkers(function, 1, memory_limit_bytes=memory_limit_bytes)
@@ -109,7 +118,12 @@ class _RemoteSlot:
 
 
 class LeasedWorkers(PolledWorkers):
-    """Runs jobs on a cluster's supervisors, one per slot, silent for `lease_seconds` at most; a job waits until one is ready."""
+    """Runs jobs on the supervisors of a cluster, one per slot; a job waits until one is ready.
+
+    Args:
+        lease_seconds: Time for which a supervisor may be silent.
+        clock: A monotonic clock, in seconds.
+    """
 
     def __init__(
         self,

@@ -21,7 +21,11 @@ _HEADER = struct.Struct(f">{TOKEN_BYTES}sqQ")
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A job whose function returned, after so many seconds by the worker's clock."""
+    """A job whose function returned.
+
+    Args:
+        seconds: Spent in the function, by the worker's clock.
+    """
 
     job: int
     value: Any

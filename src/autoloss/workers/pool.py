@@ -38,8 +38,10 @@ def hold_interrupts() -> Iterator[Callable[[], bool]]:
     """Run the body uninterrupted; signals that arrive meanwhile go to their handlers at the end.
 
     Blocking the signals does not suffice: another thread would receive them and Python would still raise in this one.
-    Outside the main thread, and for signals without a Python handler, nothing is done, since nothing is raised there. Yield a
-    function that says whether a signal arrived, for loops that can end early.
+    Outside the main thread, and for signals without a Python handler, nothing is done, since nothing is raised there.
+
+    Yields:
+        A function that returns whether a signal arrived, for loops that can end early.
     """
     arrived: list[tuple[int, FrameType | None]] = []
     handlers = {}
@@ -99,7 +101,11 @@ class Workers(ABC):
 
     @abstractmethod
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        """Return outcomes in the order of arrival: at least one if any job was busy, none after a timeout."""
+        """Wait for outcomes.
+
+        Returns:
+            Outcomes in the order of arrival: at least one if any job was busy, none after a timeout.
+        """
 
     @abstractmethod
     def cancel(self, job: int) -> None:

@@ -42,7 +42,11 @@ def read_state() -> State:
 
 
 def restore_state(state: State) -> list[str]:
-    """Restore the settings that differ, and return those that could not be restored."""
+    """Restore the settings that differ.
+
+    Returns:
+        The settings that could not be restored.
+    """
     left = []
     for name, before in state.items():
         setting = SETTINGS[name]

@@ -49,7 +49,12 @@ STORE_BYTES = 128 << 20
 
 
 def check_address(address: str, *, insecure: bool) -> None:
-    """Check the address of a cluster before anything starts; `insecure` also accepts one that asks for no token."""
+    """Check the address of a cluster before anything starts.
+
+    Args:
+        address: As `start_ray_workers` takes it.
+        insecure: Also accept a cluster that asks for no token.
+    """
     if address != AUTO and ("://" in address or ":" not in address):
         raise RequestError(
             f"ray is {address!r}; expected auto, or host:port of a cluster with this process on one of its nodes. "
@@ -193,7 +198,11 @@ class RayCluster(Cluster):
 
 
 def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int, lost: str) -> ModuleType:
-    """Start a cluster on the loopback address, with its own token; `lost` is printed when Ray ends this process."""
+    """Start a cluster on the loopback address, with its own token.
+
+    Args:
+        lost: Message printed when Ray ends this process.
+    """
     # A folder that only this user can enter.
     folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
     owned.enter_context(keeper(lost, folder))

@@ -18,7 +18,11 @@ PAUSE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job in its slot; `started` is when the worker was ready for it, None before that."""
+    """A job in its slot.
+
+    Args:
+        started: Time at which the worker was ready for it, or None before that.
+    """
 
     number: int
     deadline_seconds: float
@@ -61,9 +65,13 @@ class Slot:
         self.job = RunningJob(number, deadline_seconds, time.monotonic() if self.worker.ready else None)
 
     def update(self, memory: Mapping[int, int]) -> JobOutcome | None:
-        """Read the answers of the worker and enforce its limits; return the outcome of the job once it has one, and free the slot.
+        """Read the answers of the worker and enforce its limits.
 
-        `memory` maps the reaper of a worker to resident bytes; it is empty if memory was not measured.
+        Args:
+            memory: Reaper of a worker → resident bytes; empty if memory was not measured.
+
+        Returns:
+            The outcome of the job, once it has one; the slot is then free.
         """
         worker = self.worker
         if worker is None:

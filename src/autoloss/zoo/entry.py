@@ -91,7 +91,11 @@ class Entry:
 
 
 def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
-    """Return the name and the branch of a task that has only one; `text` is the loss, for the message."""
+    """Return the name and the branch of a task that has only one.
+
+    Args:
+        text: The loss, for the message.
+    """
     if len(branches) != 1:
         wanted = join_branches(dict.fromkeys(branches, "…"))
         raise RequestError(

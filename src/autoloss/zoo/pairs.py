@@ -45,7 +45,12 @@ class ScoreLoss(ABC):
 
     @abstractmethod
     def compute(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of scores (N,) and a target (N, K) with the branch's columns; 0, with its gradient, if nothing counts."""
+        """Return the loss; 0 with a gradient of 0 where nothing counts.
+
+        Args:
+            scores: (N,).
+            target: (N, K), with the columns of the branch.
+        """
 
     def get_column(self, target: Tensor, name: str) -> Tensor:
         assert isinstance(self.branch, PairBranch)

@@ -47,7 +47,11 @@ class Regions:
 @final
 @dataclass(frozen=True, slots=True)
 class RegionLoss:
-    """A hand-written loss of one branch; `value` maps its `Regions` to a scalar."""
+    """A hand-written loss of one branch.
+
+    Args:
+        value: Regions → scalar.
+    """
 
     branch: Branch
     value: Callable[[Regions], Tensor]

@@ -25,7 +25,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values with ticks at round numbers, (position in units, label) pairs."""
+    """A range of values with ticks at round numbers.
+
+    Args:
+        ticks: (position in units, label) pairs.
+    """
 
     low: float
     high: float

@@ -18,7 +18,12 @@ from autoloss.report.page.charts import Axis, Chart, Layer, axis, steps
 from autoloss.report.page.scenes import read_scenes
 from autoloss.report.page.shapes import Shape, draw_kind
 from autoloss.report.readable import simplify_formulas
-from autoloss.report.shares import count_trainings, describe_factors, score_of, write_counts
+from autoloss.report.shares import (
+    count_trainings,
+    describe_factors,
+    score_of,
+    write_counts,
+)
 from autoloss.report.summary import ListedLoss, Summary, list_by_size, summarize
 from autoloss.report.verdict import MEANING, describe_p_values
 from autoloss.run.results import Search
@@ -35,7 +40,11 @@ TIME = "%Y-%m-%d %H:%M"
 
 
 def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
-    """Gather the contents of the page of a run, for `main.html` alone; a `live` page is served and updates itself."""
+    """Gather the contents of the page of a run, for `main.html` alone.
+
+    Args:
+        live: True if the page is served and updates itself.
+    """
     now, search = time.time(), Search(reader)
     summary = summarize(search, TOP)
     best, hall = summary.best, list_by_size(search)

@@ -79,7 +79,11 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
 
 
 def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
-    """Draw the score of each loss over its size, and as a line the hall of fame, the best of each size, at its share."""
+    """Draw the score of each loss over its size, with the hall of fame as a line, at its share of the schedule.
+
+    Args:
+        hall: The best loss of each size, the smallest first.
+    """
     if not hall:
         return None
     rows = search.reader.losses(search.reader.ranking[:SIZED])
@@ -128,7 +132,12 @@ def _typical_low(scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of the funnel, with its share of the losses drawn, and the length of its bar on a logarithmic scale."""
+    """One stage of the funnel.
+
+    Args:
+        share: Share of the losses drawn, as text.
+        width: Length of its bar in units, on a logarithmic scale.
+    """
 
     name: str
     meaning: str
@@ -175,7 +184,11 @@ class Trend:
 
 
 def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
-    """Return the frequency of each operator over time, ordered by its frequency at the end; `losses` are the operators of each."""
+    """Return the frequency of each operator over time, ordered by its frequency at the end.
+
+    Args:
+        losses: The operators of each loss, in order.
+    """
     if not losses:
         return []
     names = sorted(set().union(*losses))

@@ -87,7 +87,12 @@ class Live:
 
 
 class Server(ThreadingHTTPServer):
-    """Server of one run. By default, other machines cannot reach it; port 0 picks a free one."""
+    """Server of one run.
+
+    Args:
+        host: Address to listen on; by default, other machines cannot reach it.
+        port: Port to listen on; 0 picks a free one.
+    """
 
     daemon_threads = True
     request_queue_size = CONNECTIONS

@@ -100,7 +100,12 @@ class Shape:
 
 @functools.lru_cache(maxsize=64)
 def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, standard: str = "") -> Shape | None:
-    """Draw a tree beside the task's standard loss, a formula or a name of the zoo; None if its leaves cannot be probed."""
+    """Draw a tree; None if its leaves cannot be probed.
+
+    Args:
+        label: Name of the loss in the legend.
+        standard: Formula or zoo name of the task's standard loss, which is drawn as the reference.
+    """
     if kind is None:
         return None
     probe = _PROBES[kind]

@@ -49,9 +49,13 @@ def write_report(
 
 
 def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Write the comparison of several runs as one HTML file, by default `comparison.html` in the current folder.
+    """Write the comparison of several runs as one HTML file.
 
-    An earlier report is replaced, any other file is not. Return the file, and descriptions of the damaged parts of the runs.
+    Args:
+        out: The file; `comparison.html` in the current folder if omitted. An earlier report is replaced, any other file is not.
+
+    Returns:
+        The file, and descriptions of the damaged parts of the runs.
     """
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise RequestError(f"Found {', '.join(map(str, directories))}; a comparison needs different runs.")

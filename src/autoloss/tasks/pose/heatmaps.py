@@ -94,7 +94,11 @@ def draw_heatmaps(joints: Tensor, labelled: Tensor, size: tuple[int, int], sigma
 def decode_heatmaps(heatmaps: Tensor) -> tuple[Tensor, Tensor]:
     """Find each joint at the cell of the maximum, a quarter of a cell towards the higher neighbour along each side.
 
-    Of heatmaps (N, K, H, W), return positions (N, K, 2) as x and y in cells, and the maxima (N, K).
+    Args:
+        heatmaps: (N, K, H, W).
+
+    Returns:
+        Positions (N, K, 2) as x and y in cells, and the maxima (N, K).
 
     >>> positions, values = decode_heatmaps(torch.tensor([[[[0.0, 0.9, 1.0, 0.2]]]]))
     >>> positions.tolist(), values.tolist()

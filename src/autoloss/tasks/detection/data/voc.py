@@ -41,7 +41,11 @@ LABELS = {name: label for label, name in enumerate(CLASSES, start=1)}
 
 
 def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
-    """Read the annotations of a split, such as 2007 trainval, in VOCdevkit or the folder that holds it; images are read later."""
+    """Read the annotations of a split, such as 2007 trainval; images are read later.
+
+    Args:
+        directory: VOCdevkit, or the folder that holds it.
+    """
     place = find_directory(directory, NAME, LAYOUT)
     folder = f"VOC{year}"
     roots = (place, place / folder, place / "VOCdevkit" / folder)

@@ -164,7 +164,11 @@ class ReportingRPN(RegionProposalNetwork):
         return labels, matched
 
     def compute_loss(
-        self, objectness: Tensor, pred_bbox_deltas: Tensor, labels: list[Tensor], regression_targets: list[Tensor]
+        self,
+        objectness: Tensor,
+        pred_bbox_deltas: Tensor,
+        labels: list[Tensor],
+        regression_targets: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
         positive, negative = (torch.where(torch.cat(chosen))[0] for chosen in self.fg_bg_sampler(labels))
         sampled = torch.cat([positive, negative])
