@@ -128,6 +128,16 @@ def test_candidates_are_trained_with_steps_that_do_not_grow_with_the_gradient():
     assert ladder.choose_settings(("recipe",))["search.step_rule"] == "clipped"
 
 
+def test_a_budget_for_the_recipe_alone_is_not_called_a_comparison():
+    given, faster = Rung(Entrant("", "baseline/ce"), 1.0, (0.5,)), Entrant("", "baseline/ce", learning_rate=3.0)
+    alone = Ladder((given,), 2.0, "baseline/ce")
+    assert ["no room to try changes" in text for text in alone.describe()] == [True]
+    beside = Ladder((given, Rung(faster, 1.0, (0.4,))), 3.0, "baseline/ce")
+    assert [text.partition(":")[0] for text in beside.describe()] == [
+        "No change of the recipe improves the standard loss"
+    ]
+
+
 def test_a_task_without_a_standard_loss_has_nothing_to_tune():
     made = SupervisedTask(lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1)
     made.standard = {}

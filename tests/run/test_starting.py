@@ -19,8 +19,9 @@ from autoloss.run.replay import replay
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
-from autoloss.run.starting_losses import FROM_RUN
+from autoloss.run.starting_losses import FROM_RUN, name_losses, parse_starting_losses
 from autoloss.space.loss import Loss, bind
+from autoloss.space.operators import OPERATORS
 from autoloss.space.options import ACTIVATIONS
 from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
@@ -204,6 +205,12 @@ class TestWarmStart:
     def test_a_network_of_several_branches_takes_what_the_zoo_has_for_all_of_them(self, tmp_path):
         found = searched(tmp_path / "run", TwoStandards(("cls", "reg")), evaluations=1, start="zoo")
         assert found.configuration.evolution.start == ("cls: neg(mul(y, log(p))); reg: square(add(p, neg(y)))",)
+
+    def test_the_shelfs_losses_for_several_branches_take_turns(self):
+        task = TwoStandards(("cls", "reg"))
+        losses, _ = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, most=20)
+        # The first is the standard loss on both.
+        assert [one.label.partition(":")[0] for one in losses[1:7]] == ["cls", "reg"] * 3
 
     def test_a_run_with_other_branches_is_refused_in_a_sentence(self, earlier, tmp_path):
         with pytest.raises(RequestError, match=r"its branches are main \(.*those of this task are cls \(.*reg \("):

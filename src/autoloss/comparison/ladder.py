@@ -137,7 +137,12 @@ class Ladder:
                 "the learning rate in the recipe, and look at data and targets (`autoloss check`)."
             )
             return
-        if given is None or self._is_given(best.entrant):
+        if len(self.rungs) == 1:
+            yield (
+                f"The standard loss has {best.write_score()} with the recipe as given. The budget has no room to try changes "
+                "of the recipe; `autoloss tune` does that alone."
+            )
+        elif given is None or self._is_given(best.entrant):
             yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
         else:
             score = given.write_score() if given.mean is not None else "no score"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from autoloss import zoo
@@ -165,14 +166,16 @@ def _take_zoo(task: Task, operators: Mapping[str, Operator], source: str) -> Ite
 
 
 def _take_shelf(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
-    """Yield the losses of the shelf that fit, each on one branch, with the standard loss on the others."""
-    for entry in zoo.SHELF:
-        for name, branch in task.branches.items():
-            if branch.fits(entry.activation, TWO_CHANNELS):
-                label = entry.name if len(task.branches) == 1 else f"{name}: {entry.name}"
-                with suppress(RequestError):
-                    named = NamedLoss(label, {**task.standard, name: entry.name}, source)
-                    yield _resolve(named, task, operators)
+    """Yield the losses of the shelf that fit, each on one branch, with the standard loss on the others; branches take turns."""
+    fitting = [
+        [(name, entry.name) for entry in zoo.SHELF if branch.fits(entry.activation, TWO_CHANNELS)]
+        for name, branch in task.branches.items()
+    ]
+    # A small budget does not reach all: it shall reach some of each branch.
+    for name, entry in filter(None, chain.from_iterable(zip_longest(*fitting))):
+        label = entry if len(task.branches) == 1 else f"{name}: {entry}"
+        with suppress(RequestError):
+            yield _resolve(NamedLoss(label, {**task.standard, name: entry}, source), task, operators)
 
 
 def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
