@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TUNING, Entrant, Row, training_seeds
@@ -24,9 +24,11 @@ from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
+from autoloss.space.activated import ActivatedBranch
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from tests.comparison.test_ladder import task
+from tests.run.quick import QuickTask
 
 
 def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
@@ -43,6 +45,18 @@ def test_only_baselines_that_lead_in_short_trainings_are_trained_whole():
     whole = {job.loss for job in record.outcomes if (job.training.seed, job.training.fidelity) == (second, 1.0)}
     assert whole == {row.entrant.loss for row in rows} == {one.loss for one in promising}
     assert all(row.mean is not None for row in rows)
+
+
+def test_with_several_branches_known_losses_are_tried_on_one_of_them_as_they_are_written():
+    made = QuickTask(("cls", "reg"))
+    made._branches |= {"reg": ActivatedBranch(activation="none")}
+    made.standard = {"cls": "baseline/ce", "reg": "baseline/mse"}
+    names = [one.loss for one in baselines(made)]
+    assert names[0] == "cls: baseline/ce; reg: baseline/mse"
+    assert "cls: baseline/ce; reg: baseline/huber" in names
+    assert "cls: baseline/dice; reg: baseline/mse" in names
+    made.baselines = [{"reg": "shelf/cauchy"}]
+    assert [one.loss for one in baselines(made)][1:] == ["cls: baseline/ce; reg: shelf/cauchy"]
 
 
 def test_a_loss_under_two_names_is_trained_once():

@@ -176,6 +176,13 @@ def test_the_time_left_counts_usual_trainings_and_what_the_search_has_needed():
     paces = [(USUAL_WEIGHT * usual + seconds) / (USUAL_WEIGHT + 1) for seconds in (usual, 60.0, 120.0)]
     assert waited == pytest.approx([9 * pace + 20 * 4.0 / 2 for pace in paces])
     assert waited[0] < waited[1] < waited[2]
+    # Of two trainings the first loads libraries.
+    two = {
+        Entrant("", "baseline/ce").job(seed, "valid"): replace(scored(0.5), seconds=9.0 - 8 * seed) for seed in (0, 1)
+    }
+    begun = Forecast(workers=1)
+    begun.expect(20, two)
+    assert begun.tell(2, 1.0) == pytest.approx(22 + 2 * TEST_SECONDS)
     # Few trainings of the comparison tell no pace yet.
     assert forecast.tell_trainings(20, done=0, seconds=50.0) == forecast.tell_trainings(16, 4, 50.0) == waited[2]
     assert forecast.tell_trainings(10, done=10, seconds=50.0) == 50.0

@@ -18,25 +18,27 @@ MOST_RIVALS = 2
 def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     """Return the task's standard loss, and the others in common use: those that fit its branch, and those that it declares.
 
+    With several branches, the others stand on one of them at a time, as they are written, unless the task declares its own.
+
     Args:
         every: Also those that only a full comparison has.
     """
     standard = standard_entrant(task)
     if standard is None:
         return []
-    names = list(_list_fitting(task, every)) if len(task.branches) == 1 else []
+    names = [] if len(task.branches) > 1 and task.baselines else list(_list_fitting(task, every))
     names += [join_losses({**task.standard, **other}) for other in task.baselines]
     return [standard, *(enter_loss(name) for name in names if name != standard.loss)]
 
 
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:
-    """Yield the entries of the zoo that are baselines of the task's one branch."""
-    (branch,) = task.branches.values()
+    """Yield the entries of the zoo that are baselines of a branch, with the standard loss on the others."""
     shape = "space" if has_space(task) else "rows"
-    for name, (when, items) in COMPARED.items():
-        asked = (every or when == "usual") and items in ("any", shape)
-        if asked and branch.fits(ENTRIES[name].activation, SEVERAL_CHANNELS):
-            yield name
+    asked = [name for name, (when, items) in COMPARED.items() if (every or when == "usual") and items in ("any", shape)]
+    for branch, form in task.branches.items():
+        for name in asked:
+            if form.fits(ENTRIES[name].activation, SEVERAL_CHANNELS):
+                yield join_losses({**task.standard, branch: name})
 
 
 def standard_entrant(task: Task) -> Entrant | None:

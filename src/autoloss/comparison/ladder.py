@@ -138,10 +138,7 @@ class Ladder:
             )
             return
         if len(self.rungs) == 1:
-            yield (
-                f"The standard loss has {best.write_score()} with the recipe as given. The budget has no room to try changes "
-                "of the recipe; `autoloss tune` does that alone."
-            )
+            yield f"The standard loss has {best.write_score()} with the recipe as given; the budget has no room for changes of it."
         elif given is None or self._is_given(best.entrant):
             yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
         else:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 from autoloss.evaluation.dispatch import Dispatcher
@@ -52,7 +52,7 @@ class Forecast:
     """The time that a run still takes.
 
     Args:
-        workers: Their number.
+        workers: Their number; 1 where the search's own process trains.
         after: Whole trainings that take as long as what follows the search.
         trained: (Share of the schedule, seconds) of trainings that ended before the search.
         told: Seconds, at the last call.
@@ -62,10 +62,6 @@ class Forecast:
     after: float = 0.0
     trained: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     told: float | None = None
-
-    def __post_init__(self) -> None:
-        # Without workers the search's own process trains.
-        self.workers = max(1, self.workers)
 
     def expect(self, after: float, trainings: Mapping[Train, Outcome]) -> None:
         """Say what follows the search, as far as is known now, and which trainings were run before it."""
@@ -93,7 +89,7 @@ class Forecast:
             return None
         # The first training of a process takes much longer than the others.
         longest = min(1.0, max(part for part, _ in seen))
-        whole = median(seconds / part for part, seconds in seen if part >= longest)
+        whole = median_low(seconds / part for part, seconds in seen if part >= longest)
         tests = 1 / (2 * share) if share < 1 else 1.0
         # On some tasks one tree in a thousand passes: what the search has needed so far soon counts for more.
         expected = (whole + tests * TEST_SECONDS) / self.workers

@@ -146,7 +146,7 @@ def search(
         after = count_equivalents(evaluator.configuration.final, evaluator.task) if final else 0.0
         tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
-            forecast = Forecast(machines.workers)
+            forecast = Forecast(max(1, machines.workers))
             drive = Drive(store=store, machines=machines, forecast=forecast, observe=observe or _ignore, say=tell)
             kept = write_start(request, evaluator, final, drive)
             memory = recall(kept.configuration.search, kept.branches, evaluator.operators)
@@ -222,7 +222,7 @@ def resume(
         drive = Drive(
             store=store,
             machines=replace(machines, workers=settings.workers),
-            forecast=Forecast(settings.workers),
+            forecast=Forecast(max(1, settings.workers)),
             observe=observe or _ignore,
             say=tell,
         )

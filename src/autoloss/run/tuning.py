@@ -68,7 +68,7 @@ def tune(
     machines = Machines(workers=workers)
     evaluator = settle_length(evaluator, machines, say)
     say(describe_tries(evaluator.task, trainings))
-    began, forecast = time.monotonic(), Forecast(workers)
+    began, forecast = time.monotonic(), Forecast(max(1, workers))
 
     def tell(recorded: int, expected: int) -> None:
         if recorded:

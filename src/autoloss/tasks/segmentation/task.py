@@ -102,7 +102,9 @@ def split_voc(options: VocOptions) -> ImageSplits:
     test = voc.load_voc(place, "val")
     if options.split in ("val", "trainval"):
         raise RequestError(f"The split {options.split!r} includes val, the test split. Use train or train_aug.")
-    images = voc.load_voc(place, options.split or (voc.AUGMENTED if _has_sbd(place, test) else "train"))
+    root = test.pairs[0][0].parent.parent
+    has_sbd = any((folder / voc.SBD).is_dir() for folder in (place, root, root.parent, root.parent.parent))
+    images = voc.load_voc(place, options.split or (voc.AUGMENTED if has_sbd else "train"))
     return _hold_out(images, test, options)
 
 
@@ -125,11 +127,6 @@ def split_folder(options: FolderOptions) -> ImageSplits:
 def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
     count = count_held_out(options.held_out, len(images), (HELD_OUT, TRAIN_AUG))
     return ImageSplits(*hold_out(images, count, options.seed), test, images)
-
-
-def _has_sbd(directory: Path, images: ImageFiles) -> bool:
-    root = images.pairs[0][0].parent.parent
-    return any((folder / voc.SBD).is_dir() for folder in (directory, root, root.parent, root.parent.parent))
 
 
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
