@@ -104,6 +104,13 @@ def test_missing_values_are_listed_once_for_each_column(file):
     assert listed[-1].startswith("Missing values by column: 'age' 15, 'color' 10. --set missing=impute fills them in")
 
 
+def test_columns_that_were_dropped_stay_in_the_advice_to_drop_more(file):
+    notes = file("id,note,y", *(f"{at},text{at},{'ab'[at % 2]}" for at in range(60)))
+    assert "--set drop=id,note." in refused(notes, drop=["id"])
+    numbers = file("a,b,c,y", *(f"{at},{at},{at},{'ab'[at % 2]}" for at in range(60)))
+    assert read_csv(numbers, "y", "classification", drop=["a"]).used["b"].endswith("--set drop=a,b")
+
+
 def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
     rows = [f"{1000 + at},{at % 7},{at / 8},{'ab'[at % 2]}" for at in range(60)]
     used = read_csv(file("customer_id,age,size,y", *rows), "y", "classification").used

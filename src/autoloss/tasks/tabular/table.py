@@ -94,6 +94,7 @@ class Faults:
 
     path: Path
     targets: Sequence[str] = ()
+    dropped: Sequence[str] = ()
     found: list[tuple[int, str | None, str]] = field(default_factory=list)
     missing: Counter[str] = field(default_factory=Counter[str])
     """Column → its missing values."""
@@ -111,7 +112,7 @@ class Faults:
         # A target can be neither left out nor filled in.
         others = dict.fromkeys(column for _, column, _ in self.found if column not in self.targets)
         names = [column for column in others if column is not None]
-        drop = ",".join(names) if 0 < len(names) <= 3 else "<names>"
+        drop = ",".join([*self.dropped, *(names if 0 < len(names) <= 3 else ["<names>"])])
         leave = f", or leave columns out with --set drop={drop}" if others else ""
         advice = f"Correct the file{leave}."
         if self.missing:
@@ -179,7 +180,7 @@ def read_columns(
     path: Path, targets: Sequence[str], *, drop: Sequence[str] = (), missing: Missing = "refuse"
 ) -> ColumnsRead:
     """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs."""
-    faults = Faults(path, targets)
+    faults = Faults(path, targets, drop)
     cells = _read_cells(path, faults)
     left_out = dict.fromkeys((*targets, *drop))
     for name in left_out:
@@ -196,7 +197,7 @@ def read_columns(
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
     inputs = {name: column for columns in encoded.values() for name, column in columns.items()}
-    used = {name: _describe_use(name, columns) for name, columns in encoded.items()}
+    used = {name: _describe_use(name, columns, drop) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
     return ColumnsRead(
@@ -204,12 +205,12 @@ def read_columns(
     )
 
 
-def _describe_use(name: str, columns: Mapping[str, Sequence[float]]) -> str:
+def _describe_use(name: str, columns: Mapping[str, Sequence[float]], dropped: Sequence[str]) -> str:
     if all(len(set(values)) == 1 for values in columns.values()):
         return "the same in each row"
     if name in columns:
         whole = {value for value in columns[name] if value.is_integer()}
-        advice = f", different in each row; if it is an identifier: --set drop={name}"
+        advice = f", different in each row; if it is an identifier: --set drop={','.join([*dropped, name])}"
         return "number" + advice * (LEAST_IDENTIFIERS <= len(whole) == len(columns[name]))
     return "date" if f"{name}: day" in columns else f"{len(columns)} categories"
 
