@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
@@ -27,6 +29,8 @@ from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.training.recipe import Recipe
 from tests.comparison.test_ladder import task
 from tests.run.quick import QuickTask
 
@@ -117,6 +121,30 @@ def test_an_end_of_the_grid_is_tried_where_the_best_rate_is_next_to_it(scores, t
         record = Scores(dispatcher)
         find_promising([given], made, 0, record, lambda one: [one])
     assert {job.training.learning_rate for job in record.outcomes} == {*NEAR_RATES, *tried}
+
+
+def measure_error(prediction: Tensor, target: Tensor) -> float:
+    return -(prediction - target).abs().mean().item()
+
+
+def test_a_known_loss_that_was_found_again_is_not_its_own_rival(tmp_path):
+    inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    rows = inputs, inputs.sum(dim=1, keepdim=True)
+    recipe = Recipe(epochs=1, batch_size=20, learning_rate=0.1)
+    made = SupervisedTask(lambda: nn.Linear(3, 1), rows, rows, "none", measure_error, test=rows, recipe=recipe)
+    found = Entrant("#3", "2.02 * abs(add(p, neg(y)))", known=True)
+    assert "shelf/absolute_error" in [one.loss for one in baselines(made)]
+    with Store(tmp_path, write=True) as store:
+        store.write_settings(
+            RunSettings(configuration=Configuration(), task=TaskReference("x"), title="x", branches={}, release="1")
+        )
+        with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+            record = Record(dispatcher, store)
+            compared = compare_with_baselines([found], made, Configuration(), 1, store, record)
+    assert found.loss in {row.entrant.loss for row in compared}
+    tried = {job.loss for job in record.outcomes}
+    assert "baseline/huber" in tried
+    assert "shelf/absolute_error" not in tried
 
 
 def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):

@@ -30,6 +30,7 @@ from autoloss.comparison.record import (
     count_tuning_trainings,
     find_promising,
     tune_learning_rates,
+    write_trees,
 )
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
@@ -180,7 +181,9 @@ def compare_with_baselines(
         One row per entrant, the best first.
     """
     seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
-    standard, promising = plain[:1], plain[1:]
+    # Rates are tuned: a known loss that was found again, whatever its factor, is not its own rival.
+    trees = {one: [tree for _, tree in write_trees(one.loss).values()] for one in (*best, *plain)}
+    standard, promising = plain[:1], [one for one in plain[1:] if trees[one] not in [trees[found] for found in best]]
     own = _list_own(standard, ladder)
     vary = partial(_list_ways, own, configuration.search, ladder)
     if not every:

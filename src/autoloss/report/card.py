@@ -19,7 +19,7 @@ from autoloss.formulas.terms import Term
 from autoloss.numbers import figure
 from autoloss.report.page.shapes import Shape, draw_kind, probe_gradients
 from autoloss.space.activated import ActivatedBranch
-from autoloss.space.branch import BranchLoss, Sample
+from autoloss.space.branch import Sample
 from autoloss.space.expression import Expression
 from autoloss.space.form import KINDS, STANDARD, Kind
 from autoloss.space.item_weights import differentiate
@@ -168,7 +168,9 @@ def _measure_image(entry: Entry, encoding: Encoding) -> dict[str, float]:
     prediction = torch.stack([first.logit(), -first.logit()], dim=1) / (2 if activation == "softmax" else 1)
     labels = target if activation == "softmax" else torch.stack([1 - target, target], dim=1).float()
     sample = Sample(prediction, branch.make_context(prediction, labels))
-    sizes = differentiate(_bind(entry, branch), sample).abs().sum(dim=1)
+    made = entry.make_branch_loss("main", branch)
+    loss = bind({"main": made}, {"main": branch})["main"] if isinstance(made, Expression) else made
+    sizes = differentiate(loss, sample).abs().sum(dim=1)
     near = torch.zeros_like(target, dtype=torch.bool)
     near[:, 7:15, 7:15] = True
     near[:, 9:13, 9:13] = False
@@ -180,11 +182,6 @@ def _measure_image(entry: Entry, encoding: Encoding) -> dict[str, float]:
         "at a border, unsure": (drawn == 0) & (target == 0) & near,
     }
     return {state: float(sizes[where].mean()) for state, where in states.items()}
-
-
-def _bind(entry: Entry, branch: ActivatedBranch) -> BranchLoss:
-    loss = entry.make_branch_loss("main", branch)
-    return bind({"main": loss}, {"main": branch})["main"] if isinstance(loss, Expression) else loss
 
 
 def describe_weights(weights: Mapping[str, float], standard: str) -> Iterator[str]:

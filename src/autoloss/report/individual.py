@@ -84,9 +84,10 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+    kinds = [step["how"] for step in steps]
     columns = {
         "id": [step["id"] for step in steps],
-        "how": [_join_kinds(step["how"]) for step in steps],
+        "how": [join_branches(how) if len({*how.values()}) > 1 else next(iter(how.values())) for how in kinds],
         "score": [figure(step["score"]) for step in steps],
         **({"share": [write_share(step["fidelity"]) for step in steps]} if short else {}),
         "formula": [step["formula"] for step in steps],
@@ -136,11 +137,6 @@ def _draw_curve(curve: Sequence[Sequence[float]]) -> list[str]:
         f"training loss, steps {first:.0f} to {last:.0f}: {start:.4g} → {end:.4g}",
         f"  {sparkline([loss for _, loss in curve], WIDTH)}",
     ]
-
-
-def _join_kinds(how: Mapping[str, str]) -> str:
-    kinds = dict.fromkeys(how.values())
-    return next(iter(kinds)) if len(kinds) == 1 else join_branches(how)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
