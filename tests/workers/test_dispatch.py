@@ -67,8 +67,18 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
     assert not dispatcher.failed
 
 
+class LoadsForever:
+    """A function of jobs that no worker has loaded when it is killed, however late that is."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return time.sleep, (600,)
+
+    def __call__(self, job: object) -> Outcome:
+        return Outcome(state=State.SCORED, score=1.0)
+
+
 def test_workers_that_never_start_are_given_up():
-    with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0), 1) as workers:
+    with ProcessWorkers(LoadsForever(), 1) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
         found: list[CompletedJob] = []
