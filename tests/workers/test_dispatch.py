@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 
+import cloudpickle
 import pytest
 
 from autoloss.errors import RequestError, RunError
@@ -16,6 +19,8 @@ from autoloss.settings import LimitSettings
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.queue import STARTS, TRIES
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def test_what_ends_during_a_rest_is_told_afterwards():
@@ -54,8 +59,30 @@ def test_a_large_result_is_taken_in_before_its_deadline_passes():
         assert done.result.state is State.SCORED
 
 
+class LoadsSlowly:
+    """A function of jobs that a worker has not loaded when it is killed."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return load_after, (self.seconds,)
+
+    def __call__(self, job: object) -> Outcome:
+        return score(job)
+
+
+def load_after(seconds: float) -> Callable[[object], Outcome]:
+    time.sleep(seconds)
+    return score
+
+
+def score(job: object) -> Outcome:
+    return Outcome(state=State.SCORED, score=1.0)
+
+
 def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
-    with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0), 1) as workers:
+    with ProcessWorkers(LoadsSlowly(1.0), 1) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
         for _ in range(TRIES + 1):
@@ -67,18 +94,8 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
     assert not dispatcher.failed
 
 
-class LoadsForever:
-    """A function of jobs that no worker has loaded when it is killed, however late that is."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return time.sleep, (600,)
-
-    def __call__(self, job: object) -> Outcome:
-        return Outcome(state=State.SCORED, score=1.0)
-
-
 def test_workers_that_never_start_are_given_up():
-    with ProcessWorkers(LoadsForever(), 1) as workers:
+    with ProcessWorkers(LoadsSlowly(600.0), 1) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
         found: list[CompletedJob] = []
