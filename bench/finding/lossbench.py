@@ -205,13 +205,18 @@ def make_runner(task: str, quick: bool, rate: float) -> Evaluator:
 def draw_loss(number: int, table: Mapping[int, LossRow], earlier: Iterable[str], runner: Evaluator) -> Drawn:
     """Draw attempts until one passes whose signature no earlier loss has."""
     kind, parent, formula = choose_kind(number, table, runner.task)
-    first, known = 0, set(earlier)
+    first, known, evolution = 0, set(earlier), runner.configuration.evolution
     while True:
         tested = runner.perform(RejectionBatch(number, MAIN, kind.value, formula, first, BATCH))
         assert isinstance(tested, list)
         last = tested[-1]
         if last.reason is None and " ".join(last.signature) not in known:
-            return Drawn(number, resolve_kind(kind, last.number), None if parent is None else parent.number, last)
+            return Drawn(
+                number,
+                resolve_kind(kind, last.number, evolution, has_parent=formula is not None),
+                None if parent is None else parent.number,
+                last,
+            )
         first = last.number + 1
 
 

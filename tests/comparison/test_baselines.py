@@ -21,6 +21,7 @@ from autoloss.comparison.record import (
     Record,
     find_promising,
     tune_learning_rates,
+    write_trees,
 )
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
@@ -145,6 +146,9 @@ def test_a_known_loss_that_was_found_again_is_not_its_own_rival(tmp_path):
     tried = {job.loss for job in record.outcomes}
     assert "baseline/huber" in tried
     assert "shelf/absolute_error" not in tried
+    # With two branches a factor on one of them is their balance, which no learning rate makes up for.
+    heavy, plain = (f"cls: baseline/ce; reg: {factor}abs(add(p, neg(y)))" for factor in ("9.98 * ", ""))
+    assert write_trees(heavy) != write_trees(plain) == write_trees("cls: baseline/ce; reg: shelf/absolute_error")
 
 
 def test_baselines_are_tried_with_the_steps_that_candidates_have(tmp_path):

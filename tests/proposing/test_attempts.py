@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chi2_contingency
 
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.attempts import SMALL_STEPS, draw_attempt, resolve_kind
 from autoloss.proposing.mutation import Kind, mutate
 from autoloss.settings import Configuration, EvolutionSettings
 from autoloss.space.activated import ActivatedBranch
@@ -55,6 +55,11 @@ def test_a_fresh_tree_gives_way_to_a_mutation_where_there_is_a_parent():
     # So does a loss to start from that was rejected; the paper's search has no such limit.
     assert attempts(Kind.START, settings, 80)[1:] == drawn[1:]
     assert all(tree.depth == 3 for tree in attempts(Kind.FRESH, EvolutionSettings(), 80))
+    resolved = [resolve_kind(Kind.FRESH, at, settings, has_parent=True) for at in (29, 30, 59, 60)]
+    assert resolved == [Kind.FRESH, Kind.MUTATION, Kind.MUTATION, Kind.FRESH]
+    assert resolve_kind(Kind.FRESH, 30, settings, has_parent=False) is Kind.FRESH
+    assert resolve_kind(Kind.SUM, SMALL_STEPS, settings, has_parent=True) is Kind.MUTATION
+    assert resolve_kind(Kind.COPY, None, settings, has_parent=True) is Kind.COPY
 
 
 def test_valid_mutations_are_as_likely_as_among_all_mutations():

@@ -14,7 +14,6 @@ from autoloss.comparison.entrant import CONFIRMATION, training_seeds
 from autoloss.errors import RequestError
 from autoloss.report.failures import group_failures, print_failures
 from autoloss.report.individual import print_show, show_values, sparkline
-from autoloss.report.lineage import lineage
 from autoloss.report.summary import list_by_size, list_top
 from autoloss.run.results import open_run
 from autoloss.store.read import read_once
@@ -84,16 +83,6 @@ def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
     for text in ("{", "[]", '{"release": "0", "formulas": {}}', json.dumps({"release": "0.1.0", "formulas": {CE: 1}})):
         (directory / "formulas.json").write_text(text)
         assert list_top(open_run(directory), 3) == rows
-
-
-def test_a_mutation_that_became_a_fresh_tree_says_so_and_the_reverse(tmp_path):
-    directory = begin(tmp_path / "run", **{"evolution.fresh_attempts": 1_000})
-    often = candidate(1, CE, parent=0, attempts={"main": 10_000})
-    root = candidate(0, ROOT, attempts={"main": 1_000})
-    add(directory, (root, scored(0.3)), (often, scored(0.5)), (candidate(2, ROOT, parent=1), scored(0.4)))
-    made = [step.how["main"] for step in lineage(open_run(directory), 2)]
-    instead = "instead, after too many attempts"
-    assert made == ["mutated", f"mutated: a fresh tree {instead}", f"fresh: a mutation {instead}"]
 
 
 def test_show_tells_why_it_passed_how_it_trained_and_how_to_train_it_again(directory):

@@ -98,8 +98,11 @@ def test_without_vain_draws_too_any_number_of_workers_gives_one_history_and_repl
     counts = sum((Counter(json.loads(line)["counts"]) for line in alone), Counter[str]())
     assert counts["STRUCTURE"] == 0
     assert counts["sampled"] > 20
-    fresh = [line for line in map(json.loads, alone) if line["kinds"]["main"] == "fresh"]
-    assert any(line["attempts"]["main"] >= 3 and line["parent"] is not None for line in fresh)
+    # What is recorded is how a tree was made, not how it was planned; the first candidates have no parent.
+    made = [line for line in map(json.loads, alone) if line["parent"] is not None]
+    fresh = [line["attempts"]["main"] for line in made if line["kinds"]["main"] == "fresh"]
+    assert fresh
+    assert max(fresh) < 3
     # What trees were drawn from is kept, so that no task is needed.
     assert autoloss.replay(tmp_path / "a").difference is None
     assert autoloss.replay(tmp_path / "a", QuickTask(), full=True).difference is None

@@ -181,9 +181,9 @@ def compare_with_baselines(
         One row per entrant, the best first.
     """
     seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
-    # Rates are tuned: a known loss that was found again, whatever its factor, is not its own rival.
-    trees = {one: [tree for _, tree in write_trees(one.loss).values()] for one in (*best, *plain)}
-    standard, promising = plain[:1], [one for one in plain[1:] if trees[one] not in [trees[found] for found in best]]
+    # A known loss that was found again is not its own rival.
+    again = [write_trees(one.loss) for one in best]
+    standard, promising = plain[:1], [one for one in plain[1:] if write_trees(one.loss) not in again]
     own = _list_own(standard, ladder)
     vary = partial(_list_ways, own, configuration.search, ladder)
     if not every:

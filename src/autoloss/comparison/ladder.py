@@ -138,7 +138,7 @@ class Ladder:
             )
             return
         if len(self.rungs) == 1:
-            yield f"The standard loss has {best.write_score()} with the recipe as given; the budget has no room for changes of it."
+            yield f"The standard loss has {best.write_score()} with the recipe as given; no change of it was tried."
         elif given is None or self._is_given(best.entrant):
             yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
         else:

@@ -122,16 +122,19 @@ def _make_key(job: Train) -> object:
 
     Steps of one norm do not depend on the factor of an only branch.
     """
-    training = job.training
-    parts = [(name, tree, by * training.scale.get(name, 1.0)) for name, (by, tree) in write_trees(job.loss).items()]
+    training, parts = job.training, list[tuple[str, str, float]]()
+    for branch, text in split_branches(job.loss).items():
+        factor, tree = split_factor(_write_tree(text))
+        parts.append((branch, tree, factor * training.scale.get(branch, 1.0)))
     if len(parts) == 1 and training.step_rule == "one_norm":
         parts = [(*parts[0][:2], 1.0)]
     return tuple(parts), replace(training, scale={})
 
 
-def write_trees(loss: str) -> dict[str, tuple[float, str]]:
-    """Return the branches of a loss → factor, and tree or name."""
-    return {branch: split_factor(_write_tree(text)) for branch, text in split_branches(loss).items()}
+def write_trees(loss: str) -> Mapping[str, tuple[float, str]]:
+    """Return branch → factor, and tree or name; an only branch has the factor 1, which a tuned rate makes up for."""
+    parts = {branch: split_factor(_write_tree(text)) for branch, text in split_branches(loss).items()}
+    return parts if len(parts) > 1 else {branch: (1.0, tree) for branch, (_, tree) in parts.items()}
 
 
 @cache

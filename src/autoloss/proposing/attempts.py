@@ -30,17 +30,10 @@ def draw_attempt(
 
     Args:
         kind: How the candidate's plan makes the branch.
-        number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree, and from `fresh_attempts` on a fresh tree a
-            mutation; a loss to start from becomes a fresh tree after attempt 0.
+        number: j ≥ 0.
         parent: The parent's tree of this branch, the sum of both parents', or one to start from; None if there is none.
     """
-    if kind in (Kind.SUM, Kind.REFINEMENT) and number >= SMALL_STEPS:
-        kind = Kind.MUTATION
-    kind = resolve_kind(kind, number)
-    if kind is Kind.FRESH and number >= (settings.fresh_attempts or math.inf):
-        kind = Kind.MUTATION
-    if parent is None or (kind is Kind.MUTATION and number >= settings.mutation_attempts):
-        kind = Kind.FRESH
+    kind = resolve_kind(kind, number, settings, has_parent=parent is not None)
     rng = derive_generator(seed, "attempt", candidate, branch, number)
     if not settings.valid_draws or kind is Kind.START:
         return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
@@ -54,10 +47,24 @@ def draw_attempt(
     return tree
 
 
-def resolve_kind(kind: Kind, attempt: int | None) -> Kind:
-    """Return the kind that a branch is recorded with: a loss to start from that did not pass gave way to a fresh tree.
+def resolve_kind(kind: Kind, attempt: int | None, settings: EvolutionSettings, *, has_parent: bool) -> Kind:
+    """Return how an attempt is made, which is what its branch is recorded with: after many rejected ones not as planned.
+
+    A loss to start from becomes a fresh tree after attempt 0, a sum or a refinement a mutation, a fresh tree a mutation from
+    `fresh_attempts` on, and a mutation a fresh tree from `mutation_attempts` on.
 
     Args:
-        attempt: Number of the attempt that passed; None for a copied branch.
+        attempt: Its number; None for a copied branch.
+        has_parent: Whether there is a tree that can be mutated.
     """
-    return Kind.FRESH if kind is Kind.START and attempt else kind
+    if attempt is None:
+        return kind
+    if kind in (Kind.SUM, Kind.REFINEMENT) and attempt >= SMALL_STEPS:
+        kind = Kind.MUTATION
+    if kind is Kind.START and attempt:
+        kind = Kind.FRESH
+    if kind is Kind.FRESH and attempt >= (settings.fresh_attempts or math.inf):
+        kind = Kind.MUTATION
+    if not has_parent or (kind is Kind.MUTATION and attempt >= settings.mutation_attempts):
+        kind = Kind.FRESH
+    return kind

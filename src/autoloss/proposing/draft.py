@@ -103,6 +103,15 @@ class Draft:
         self.passed[branch].extend(attempts)
         return None
 
+    def resolve_kinds(self, attempts: Mapping[str, int | None]) -> dict[str, str]:
+        """Return branch → how the attempt that is chosen there was made; None stands for a copied branch."""
+        settings = self._configuration.evolution
+        has_parent = self._parent is not None or bool(settings.start)
+        return {
+            branch: resolve_kind(kind, attempts.get(branch), settings, has_parent=has_parent).value
+            for branch, kind in self.plan.kinds.items()
+        }
+
     def complete(self) -> Candidate:
         """Return the candidate; no branch may be open any more."""
         plan = self.plan
@@ -119,7 +128,7 @@ class Draft:
         return Candidate(
             id=plan.candidate,
             parent=plan.parent,
-            kinds={branch: resolve_kind(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
+            kinds=self.resolve_kinds(attempts),
             attempts=attempts,
             loss=join_branches({branch: trees[branch] for branch in plan.kinds}),
             origin=origin,

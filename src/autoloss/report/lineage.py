@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,6 @@ from autoloss.numbers import figure
 from autoloss.proposing.records import PROMOTED, Candidate
 from autoloss.report.shares import at_share, write_share
 from autoloss.run.results import Search
-
-FRESH, MUTATED = "fresh", "mutated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +65,11 @@ def lineage(search: Search, number: int) -> list[Step]:
     line = search.reader.lineage(number)
     parents = [*(candidate for candidate, _ in line[1:]), None]
     return [
-        Step(candidate, score, _trace_origin(search, candidate, parent))
+        Step(candidate, score, _trace_origin(candidate, parent))
         for (candidate, score), parent in zip(line, parents, strict=False)
     ]
 
 
-def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None) -> dict[str, str]:
-    how = dict(candidate.kinds)
-    for branch, kind in candidate.kinds.items():
-        if kind == PROMOTED and parent is not None:
-            how[branch] = f"{kind} from {write_share(parent.fidelity)}"
-        attempt = candidate.attempts.get(branch) or 0
-        settings = search.configuration.evolution
-        if kind == MUTATED and attempt >= settings.mutation_attempts:
-            how[branch] = f"{kind}: a fresh tree instead, after too many attempts"
-        elif kind == FRESH and attempt >= (settings.fresh_attempts or math.inf):
-            how[branch] = f"{kind}: a mutation instead, after too many attempts"
-    return how
+def _trace_origin(candidate: Candidate, parent: Candidate | None) -> dict[str, str]:
+    share = "" if parent is None else f" from {write_share(parent.fidelity)}"
+    return {branch: kind + share * (kind == PROMOTED) for branch, kind in candidate.kinds.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.archive import Archive
-from autoloss.proposing.attempts import draw_attempt, resolve_kind
+from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.draft import Draft
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
@@ -146,9 +146,7 @@ def _derive(history: History, candidate: Candidate, settle: Settle) -> Differenc
         )
         return Difference(candidate.id, "place", "a candidate", f"none: {reason}")
     draft = history.begin()
-    plan = draft.plan
-    kinds = {branch: resolve_kind(kind, candidate.attempts.get(branch)).value for branch, kind in plan.kinds.items()}
-    for column, derived in (("parent", plan.parent), ("kinds", kinds)):
+    for column, derived in (("parent", draft.plan.parent), ("kinds", draft.resolve_kinds(candidate.attempts))):
         if getattr(candidate, column) != derived:
             return Difference(candidate.id, column, getattr(candidate, column), derived)
     difference = settle(history, draft, candidate)

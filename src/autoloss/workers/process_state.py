@@ -140,11 +140,6 @@ def _stop_timers(_: Any, before: tuple[bool, ...]) -> None:
             signal.setitimer(timer, 0)
 
 
-def _read_descriptors(_: Any) -> list[tuple[int, int]]:
-    found = [os.fstat(number) for number in range(3)]
-    return [(one.st_dev, one.st_ino) for one in found]
-
-
 def _restore_device(torch: Any, device: Any) -> None:
     # None also means the CPU, and has no overhead.
     torch.set_default_device(None if device.type == "cpu" else device)
@@ -162,7 +157,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "environment": Setting("os", _read_environment, _restore_environment),
     "umask": Setting("os", _read_mask, lambda os, mask: os.umask(mask)),
-    "standard descriptors": Setting("os", _read_descriptors),
+    "standard descriptors": Setting("os", lambda os: [(one.st_dev, one.st_ino) for one in map(os.fstat, range(3))]),
     "garbage collection": Setting(
         "gc", lambda gc: gc.isenabled(), lambda gc, enabled: gc.enable() if enabled else gc.disable()
     ),
