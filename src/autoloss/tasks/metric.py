@@ -46,7 +46,7 @@ class StreamedMetric(Protocol):
 
 @runtime_checkable
 class CountingMetric(Protocol):
-    """A function that can also add counts over batches: its value is one of them, and its resamples cost next to nothing."""
+    """A metric that is also a function of counts, which are added over batches: its resamples cost next to nothing."""
 
     def count(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the counts of a batch of activated predictions and targets."""
