@@ -22,6 +22,7 @@ from autoloss.report.summary import list_top, summarize
 from autoloss.run import notes
 from autoloss.run.notes import read_recipe
 from autoloss.run.results import open_run
+from autoloss.store.store import Store
 from autoloss.workers.leases import build
 
 from .quick import SETTINGS
@@ -59,6 +60,7 @@ def make(
         lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)),
         train=draw(96, data),
         valid=draw(64, 100 + valid),
+        test=draw(64, 200 + valid),
         activation="softmax",
         metric=metric,
         name="changes",
@@ -133,10 +135,30 @@ def test_a_finished_search_does_not_look_at_its_task(run: Path):
     assert resume(run, make(data=1), evaluations=2) == []
 
 
-def test_what_is_still_to_be_compared_looks_at_the_task(run: Path):
+def test_a_verdict_holds_trainings_on_one_task_only(run: Path):
+    settings = {"final.compare_seeds": 2, "final.confirm": 1, "final.confirm_seeds": 1, "final.finalist_seeds": 0}
     said: list[str] = []
-    autoloss.resume(run, make(data=1), evaluations=2, workers=0, final=True, say=said.append)
-    assert [text for text in said if text.startswith(EXPECTED)]
+
+    def measure(task: autoloss.SupervisedTask, evaluations: int) -> dict[str, list[float]]:
+        found = autoloss.resume(directory, task, evaluations=evaluations, workers=0, say=said.append)
+        return {row.entrant.label: list(row.score.finite) for row in found.comparison if row.entrant.baseline}
+
+    directory = run.parent / "compared"
+    autoloss.search(
+        make(), evaluations=2, workers=0, settings={**QUICK, **settings}, start="baseline/ce", directory=directory
+    )
+    before = measure(make(), 2)
+    with Store(directory) as store:
+        trained = len(list(store.database.read("training")))
+    assert measure(make(valid=1), 2) == before, "a finished run does not look at its task"
+    assert not any(text.startswith(EXPECTED) for text in said)
+    changed = measure(make(valid=1), 3)
+    assert any(text.startswith(EXPECTED) for text in said)
+    assert changed["cross entropy"] != before["cross entropy"]
+    with Store(directory) as store:
+        assert len(list(store.database.read("training"))) > trained + len(changed), "nothing recorded is lost"
+    again = measure(make(), 4)
+    assert {name: again[name] for name in before} == before
 
 
 class Moved:

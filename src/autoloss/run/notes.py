@@ -18,7 +18,7 @@ from autoloss.proposing.history import History
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
-from autoloss.store.run_settings import RunSettings, StartVerdict
+from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.leases import build
@@ -165,8 +165,8 @@ class Concerns:
         return found
 
 
-def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
-    """Say in a sentence how the task differs from the beginning of the run.
+def describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
+    """Say in a sentence how the task differs from the beginning of the run; an empty text where it does not.
 
     Samples, the untrained network's score, the standard loss and the recipe are compared. Another number of outputs is refused.
 
@@ -201,12 +201,13 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
         # As text, a NaN is the same NaN.
         if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
     ]
-    return [*_describe_upgrade(settings.build), *([_advise_changed(found)] if found else [])]
+    return _advise_changed(found) if found else ""
 
 
 def _advise_changed(found: Sequence[str]) -> str:
     return (
-        f"The task has changed since the run began: {'; '.join(found)}. Earlier and later scores are not comparable. "
+        f"The task has changed since the run began: {'; '.join(found)}. Earlier and later scores are not comparable: what "
+        "was trained after the search on another task does not count now. "
         "Restore the task, or start a new run with another --out; if the data are split at random, fix the seed of the split."
     )
 
@@ -227,14 +228,22 @@ def note_changes(
 ) -> None:
     """Say how the task differs from the beginning of the run, and keep it for every later reader.
 
+    What was trained beside the search with another task than now stays in the store, but takes part in no verdict.
+
     Args:
         candidates: Number of candidates that were proposed before.
     """
-    for text in describe_changes(evaluator, settings):
+    changed, kept = describe_changes(evaluator, settings), list(settings.changes)
+    for text in filter(None, [*_describe_upgrade(settings.build), changed]):
         say(text)
-        kept = f"After candidate #{candidates - 1}: {text}"
-        if not any(one.endswith(text) for one in settings.changes):
-            store.change_setting("changes", (*settings.changes, kept))
+        if not any(one.endswith(text) for one in kept):
+            kept.append(f"After candidate #{candidates - 1}: {text}")
+    version = 1 + next(at for at, one in enumerate(kept) if one.endswith(changed)) if changed else 0
+    if kept != list(settings.changes):
+        store.change_setting("changes", kept)
+    if version != settings.task_version:
+        for name, value in (("task_version", version), ("comparison", Comparison()), ("explanation", None)):
+            store.change_setting(name, value)
 
 
 def read_recipe(task: Task) -> dict[str, Any]:

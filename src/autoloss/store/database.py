@@ -17,7 +17,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, RunError
 
-SCHEMA = 10
+SCHEMA = 11
 """Number of the tables in schema.sql, written to `PRAGMA user_version`; it changes with them."""
 EMPTY = 0
 """Number of a file in which nothing was written yet."""

@@ -104,6 +104,7 @@ class RunSettings:
         author: Signature of the code that the run names, by the user who started it; empty where it names none.
         data: Sentences on the data that were read and on what the task chose.
         changes: Sentences on how the task differed when the run was resumed or compared.
+        task_version: 0 for the task that the run began with, else the number of the sentence on how it differs.
     """
 
     configuration: Configuration
@@ -129,6 +130,7 @@ class RunSettings:
     author: str = ""
     data: Sequence[str] = ()
     changes: Sequence[str] = ()
+    task_version: int = 0
 
     @property
     def leaves(self) -> dict[str, tuple[str, ...]]:

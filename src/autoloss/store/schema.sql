@@ -49,6 +49,7 @@ CREATE TABLE training (
     tuned_threshold INTEGER NOT NULL,
     paced_by TEXT NOT NULL,       -- loss whose norms of the gradient are replayed; empty for none
     item_weights TEXT NOT NULL,   -- JSON: [branch, grouping, weights]
+    task_version INTEGER NOT NULL,  -- 0 for the task that the run began with
     state TEXT NOT NULL,          -- scored | diverged | stopped | failed
     score REAL,
     also TEXT NOT NULL,           -- JSON
@@ -68,7 +69,7 @@ ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, sc
 WHERE candidate IS NOT NULL;
 CREATE UNIQUE INDEX training_beside_search
 ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold,
-    paced_by, item_weights)
+    paced_by, item_weights, task_version)
 WHERE candidate IS NULL;
 
 -- One in a thousand of the rejected, to look at.

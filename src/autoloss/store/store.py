@@ -114,7 +114,8 @@ class Store:
             loss: The loss that was trained: a formula, a loss of several branches, or a name in the zoo.
             candidate: Whose training it is; None for one beside the search.
         """
-        self.database.append([("training", training_to_row(loss, training, outcome, candidate))])
+        row = {**training_to_row(loss, training, outcome, candidate), "task_version": self._read_task_version()}
+        self.database.append([("training", row)])
 
     def candidates(self, where: str = "TRUE") -> Iterator[Candidate]:
         """Read candidates in order; a gap or a damaged row is an error that names it."""
@@ -131,9 +132,13 @@ class Store:
         return {number: Outcome.pool(shares[max(shares)]) for number, shares in sorted(found.items())}
 
     def trainings(self, where: str = "TRUE") -> dict[Train, Outcome]:
-        """Read the outcomes of the trainings beside the search."""
-        rows = self.database.read("training", f"candidate IS NULL AND {where}")
+        """Read the outcomes of the trainings beside the search, on the task as it is now."""
+        where = f"candidate IS NULL AND task_version = {self._read_task_version()} AND {where}"
+        rows = self.database.read("training", where)
         return {Train(row["loss"], training_from_row(row)): outcome_from_row(row) for row in rows}
+
+    def _read_task_version(self) -> int:
+        return int(self.texts().get("task_version", "0"))
 
     def search_trainings(self) -> dict[int, dict[Training, Outcome]]:
         """Read the trainings of the search: candidate → each of them with its outcome."""
