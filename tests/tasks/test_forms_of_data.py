@@ -148,6 +148,8 @@ def test_a_loader_keeps_its_batches_and_repeats_them(loader: Callable[[Any], Dat
     assert len(train(made, fidelity=0.5).curve) == 2 * len(given)
     if given.batch_size:
         assert made.recipes["proxy"].batch_size == given.batch_size
+    told = [text for text in made.choices() if "batch_size=8 of the recipe is not used" in text]
+    assert len(told) == (given.batch_size == 10)
 
 
 def test_a_loader_of_a_subset_evaluates_that_subset():

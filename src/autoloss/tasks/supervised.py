@@ -151,7 +151,8 @@ class SupervisedTask(TrainerTask):
         self._given = recipe
         self.chooses_length = trainer is None and recipe.epochs is None
         read = describe_splits(proxy, branch.ignore_index if isinstance(branch, ActivatedBranch) else None)
-        self._choices = [read, *describe_folds(self._splits["proxy"], data), *self._describe_numbers()]
+        self._choices = [read, *describe_folds(self._splits["proxy"], data), *proxy["train"].describe_unused(recipe)]
+        self._choices += self._describe_numbers()
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
