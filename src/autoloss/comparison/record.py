@@ -158,7 +158,7 @@ def tune_learning_rates(
     recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
-    first = _try_rates(entrants, task, seed, record, vary)
+    first = try_rates(entrants, task, seed, record, vary)
     grids = [[row.entrant for row in rows] for rows in first]
     close = [
         list(dict.fromkeys([grid[0], vary(one)[0], *grid]))[:CLOSE] for one, grid in zip(entrants, grids, strict=True)
@@ -175,14 +175,17 @@ def find_promising(
     entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary
 ) -> tuple[list[Entrant], list[Row]]:
     """Return the entrants that lead in the short trainings of `tune_learning_rates`, and the rows of the others."""
-    first = _try_rates(entrants, task, seed, record, vary)
+    first = try_rates(entrants, task, seed, record, vary)
     order = sort_by_mean([rows[0] for rows in first])
     place = {rows[0].entrant: one for rows, one in zip(first, entrants, strict=True)}
     return [place[row.entrant] for row in order[:PROMISING]], order[PROMISING:]
 
 
-def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
-    """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
+def try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
+    """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first.
+
+    What a comparison needs, whenever it is trained.
+    """
     setting = "learning_rate" if task.tunes_learning_rate else "scale"
     grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in NEAR_RATES] for one in entrants]
     seeds, share = training_seeds(seed, TUNING, 1), choose_first_share(task, TUNING_SHARE)

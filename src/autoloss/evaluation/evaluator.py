@@ -230,6 +230,16 @@ class Evaluator:
         one = {branch: self.task.branches[branch]}
         return zoo.resolve({branch: self.task.standard[branch]}, one, self.operators)[1][branch]
 
+    def measure_weights(self, loss: str) -> dict[str, float]:
+        """Return branch → norm of a loss's gradient beside that of the standard loss, on the samples of an untrained network."""
+        losses, found = zoo.resolve(loss, self.task.branches, self.operators)[1], dict[str, float]()
+        for branch, one in losses.items():
+            engine, standard = self.get_tester(branch).engine, self.find_standard(branch)
+            norm = 0.0 if standard is None else measure_norm(standard, engine)
+            ratio = measure_norm(one, engine) / norm if norm else math.nan
+            found[branch] = ratio if 0 < ratio < math.inf else 1.0
+        return found
+
     def judge_standard(self, branch: str) -> Verdict | None:
         """Run all steps of the protocol with the standard loss on a branch; None where it has none, or a hand-written one."""
         loss = self.find_standard(branch)

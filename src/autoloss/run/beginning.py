@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
-from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
-from autoloss.comparison.entrant import LADDER, Measurements, compare_paired, training_seeds
+from autoloss.comparison.entrant import LADDER, Measurements, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.record import Record
+from autoloss.comparison.record import Record, try_rates
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
@@ -25,6 +25,7 @@ from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
+from autoloss.settings import SearchSettings
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files
 from autoloss.store.database import resume_command
@@ -113,6 +114,8 @@ def prepare_search(
             say(text)
         check_learning(ladder, _measure_floor(evaluator, settings), evaluator.task, settings.task, say)
         evaluator = follow_ladder(evaluator, ladder, resolution)
+        if len(evaluator.task.branches) > 1 and not _is_chosen(settings.configuration.search):
+            evaluator = follow_known_loss(evaluator, resolution, drive)
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
     left = drive.forecast.tell(evaluator.configuration.evaluations, evaluator.configuration.search.rungs[0])
     if left is not None:
@@ -162,12 +165,46 @@ def settle_length(evaluator: Evaluator, machines: Machines, say: Say) -> Evaluat
 def follow_ladder(evaluator: Evaluator, ladder: Ladder, resolution: Resolution | None) -> Evaluator:
     """Return the evaluator with the settings under which candidates are compared with the best of the ladder."""
     search = evaluator.configuration.search
-    # What the user or the task's recipe chose stays.
-    if search.learning_rate != 1 or search.step_rule != "recipe":
+    if _is_chosen(search):
         return evaluator
     changes = ladder.choose_settings(evaluator.task.step_rules)
     if resolution is not None and not search.resolution:
         changes["search.resolution"] = float(f"{resolution.error:.2g}")
+    return evaluator.changed(evaluator.configuration.changed(changes))
+
+
+def _is_chosen(search: SearchSettings) -> bool:
+    """Return True if the user or the task's recipe chose how candidates are trained, which then stays."""
+    return search.learning_rate != 1 or search.step_rule != "recipe"
+
+
+def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive: Drive) -> Evaluator:
+    """Return the evaluator with the rate and the balance of the branches of a known loss that is ahead of the standard one.
+
+    A single branch has a rate alone, which the ladder finds. With several, the balance counts as well, and the standard loss may be
+    far from a good one: squared errors of outliers are a hundred times as steep as what others weigh against a second branch.
+    The known losses are those that end the search, as they are written, in trainings that are needed there anyway.
+    """
+    task, search = evaluator.task, evaluator.configuration.search
+    standard, *others = baselines(task)
+    if not others:
+        return evaluator
+    own = replace(standard, weights=tuple(search.branch_weights.items()))
+    with drive.start_workers(evaluator) as dispatcher:
+        record, seed = Record(dispatcher, drive.store), evaluator.configuration.seed
+        first, *rest = try_rates([own, *others], task, seed, record, lambda one: [one.follow(search)])
+    before, best = first[0], sort_by_mean([rows[0] for rows in rest])[0]
+    least = 0.0 if resolution is None else AHEAD * resolution.error
+    if best.mean is None or (before.mean is not None and best.mean <= before.mean + least):
+        return evaluator
+    name, score = best.entrant.spell_out().label, figure(best.mean)
+    drive.say(
+        f"Losses are compared at the learning rate and the balance of the branches of {name}: in a first training it has {score} on "
+        f"valid, the standard loss {figure(before.mean)}."
+    )
+    weights = evaluator.measure_weights(best.entrant.loss)
+    named = tuple(f"{branch}={weight * best.entrant.scale:.2g}" for branch, weight in weights.items())
+    changes = {"search.learning_rate": best.entrant.learning_rate, "search.weights": named}
     return evaluator.changed(evaluator.configuration.changed(changes))
 
 

@@ -1,0 +1,106 @@
+"""With several branches, losses are compared at the rate and the balance of the known loss that is best there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import autoloss
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.space.loss_text import split_branches, split_factor
+from autoloss.tasks.task import Task
+from autoloss.training.training import Scored, Training
+
+QUICK = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "rejection.samples": 2}
+ROWS = 24
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> float:
+    return (prediction.argmax(1) == target).double().mean().item()
+
+
+def closeness(prediction: Tensor, target: Tensor) -> float:
+    return -(prediction - target).abs().mean().item()
+
+
+class BalancedTask(Task):
+    """'Trains' by looking at the gradients of both branches: the score falls with the distance between their norms.
+
+    Args:
+        spread: Standard deviation of the amounts, which the gradient of squared errors grows with.
+    """
+
+    name = "balanced"
+    standard = {"kind": "baseline/ce", "amount": "baseline/mse"}
+    tunes_learning_rate = True
+
+    def __init__(self, spread: float) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._amounts = spread * torch.randn(ROWS, 1, generator=generator)
+        self._kinds = torch.arange(ROWS) % 3
+        self._branches = {
+            "kind": ActivatedBranch(activation="softmax", channels=3, measure=accuracy),
+            "amount": ActivatedBranch(activation="none", channels=1, measure=closeness),
+        }
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        return self._branches
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        predicted = 0.01 * torch.randn(ROWS, 3, 1, 1, generator=torch.Generator().manual_seed(seed))
+        return {
+            "kind": [Sample(predicted, {"target": self._kinds})] * count,
+            "amount": [Sample(predicted[:, :1], {"target": self._amounts})] * count,
+        }
+
+    def train(self, criterion: Criterion, training: Training, execution=None, observe=None) -> Scored:
+        norms = {}
+        for name, (sample, *_) in self.samples(1, 0).items():
+            prediction = sample.prediction.flatten(1).requires_grad_(True)
+            (slope,) = torch.autograd.grad(criterion[name](prediction, sample.context), prediction)
+            norms[name] = slope.norm().item()
+        return Scored(-abs(math.log(norms["amount"] / norms["kind"])), {}, ((1, 0.0),))
+
+
+def search(spread: float, path: Path, **settings) -> tuple[autoloss.Search, list[str]]:
+    said: list[str] = []
+    found = autoloss.search(
+        BalancedTask(spread),
+        evaluations=20,
+        workers=0,
+        final=False,
+        directory=path,
+        settings={**QUICK, **settings},
+        say=said.append,
+    )
+    return found, [text for text in said if text.startswith("Losses are compared at")]
+
+
+def test_the_balance_is_that_of_a_known_loss_which_is_ahead(tmp_path):
+    found, (text,) = search(30.0, tmp_path / "run")
+    assert "absolute error" in text or "Huber loss" in text
+    weights = found.configuration.search.branch_weights
+    assert weights["kind"] == 1
+    assert weights["amount"] == pytest.approx(1 / (2 * 30), rel=0.3)
+    first = split_branches(found.history[0].candidate.loss)
+    assert split_factor(first["kind"])[0] == 1
+    assert split_factor(first["amount"])[0] == pytest.approx(weights["amount"], rel=0.05)
+
+
+def test_a_standard_loss_that_is_not_behind_keeps_its_balance(tmp_path):
+    found, told = search(0.4, tmp_path / "run")
+    assert not told
+    assert not found.configuration.search.weights
+
+
+def test_a_rate_that_was_chosen_stays(tmp_path):
+    found, told = search(30.0, tmp_path / "run", **{"search.learning_rate": 0.5})
+    assert not told
+    assert found.configuration.search.learning_rate == 0.5
