@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
-from autoloss.comparison.confirm import compare_with_baselines
+from autoloss.comparison.confirm import _list_own, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import (
@@ -23,7 +24,7 @@ from autoloss.comparison.record import (
     tune_learning_rates,
     write_trees,
 )
-from autoloss.evaluation.dispatch import Machines, start_workers
+from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
@@ -92,10 +93,48 @@ def test_the_rate_that_a_loss_comes_with_is_trained_whole_beside_the_best_of_sho
     with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)
         tune_learning_rates([given], made, 0, record)
-    whole = training_seeds(0, TUNING, 2)[1]
-    rates = [job.training.learning_rate for job in record.outcomes if job.training.seed == whole]
-    assert len(rates) == CLOSE
-    assert given.learning_rate in rates
+    rates: dict[tuple[int, bool], list[float]] = {}
+    for job in record.outcomes:
+        place = training_seeds(0, TUNING, 2).index(job.training.seed), job.training.fidelity == 1
+        rates.setdefault(place, []).append(job.training.learning_rate)
+    assert len(rates[1, True]) == CLOSE
+    assert given.learning_rate in rates[0, True]
+
+
+class Scores(Record):
+    """Trainings whose scores depend on the rate and the length alone."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, short: Mapping[float, float | None], whole: Mapping[float, float]
+    ) -> None:
+        super().__init__(dispatcher)
+        self._short, self._whole = short, whole
+
+    def run_trainings(self, jobs):
+        for job in jobs:
+            rate = job.training.learning_rate
+            score = (self._whole if job.training.fidelity == 1 else self._short).get(rate, 0.0)
+            state = State.DIVERGED if score is None else State.SCORED
+            self.outcomes[job] = Outcome(state=state, score=score, fidelity=job.training.fidelity)
+        return self.outcomes
+
+
+@pytest.mark.parametrize(
+    ("short", "best"),
+    [
+        # Only the largest rate has begun to learn, and it is too large.
+        ({10.0: 0.1, 3.0: 0.05}, 3.0),
+        # Nothing has begun to learn.
+        ({}, 0.3),
+        ({0.3: 0.6, 1.0: 0.5}, 0.3),
+    ],
+)
+def test_short_trainings_alone_do_not_choose_the_rate(short, best):
+    made, given = task(), Entrant("ce", "baseline/ce", baseline=True)
+    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+        record = Scores(dispatcher, short, {0.3: 0.7, 3.0: 0.6, 10.0: 0.06})
+        (row,) = tune_learning_rates([given], made, 0, record)
+    assert row.entrant.learning_rate == best
 
 
 @pytest.mark.parametrize(
@@ -109,19 +148,22 @@ def test_the_rate_that_a_loss_comes_with_is_trained_whole_beside_the_best_of_sho
     ],
 )
 def test_an_end_of_the_grid_is_tried_where_the_best_rate_is_next_to_it(scores, tried):
-    class Scores(Record):
-        def run_trainings(self, jobs):
-            for job in jobs:
-                rate = job.training.learning_rate
-                state = State.SCORED if scores.get(rate, 0.0) is not None else State.DIVERGED
-                self.outcomes[job] = Outcome(state=state, score=scores.get(rate, 0.0))
-            return self.outcomes
-
     made, given = task(), Entrant("ce", "baseline/ce", baseline=True)
     with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
-        record = Scores(dispatcher)
+        record = Scores(dispatcher, scores, {})
         find_promising([given], made, 0, record, lambda one: [one])
     assert {job.training.learning_rate for job in record.outcomes} == {*NEAR_RATES, *tried}
+
+
+def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_seeds():
+    standard = Entrant("ce", "baseline/ce", baseline=True)
+    tuned = [
+        replace(standard, learning_rate=rate, step_rule=rule) for rate, rule in ((3.0, "recipe"), (0.3, "one_norm"))
+    ]
+    for best in tuned:
+        own = _list_own([standard], Ladder((Rung(best, 1.0, (0.8,)),), 2.0, "baseline/ce"))
+        assert [(one.learning_rate, one.step_rule) for one in own][-1] == (best.learning_rate, best.step_rule)
+        assert len(own) == (1 if best.step_rule == "recipe" else 2)
 
 
 def measure_error(prediction: Tensor, target: Tensor) -> float:

@@ -216,12 +216,15 @@ def _list_ways(own: Sequence[Entrant], search: SearchSettings, ladder: Ladder | 
 
 
 def _list_own(standard: Sequence[Entrant], ladder: Ladder | None) -> list[Entrant]:
-    """Return the standard loss as the recipe trains it, as the ladder's best does and as the better one that gave way to it."""
-    own = list(standard)
-    for rung in () if ladder is None else (ladder.best, ladder.set_aside):
-        if rung is not None and rung.entrant.way not in [one.way for one in own]:
-            own.append(replace(rung.entrant, label=rung.entrant.name))
-    return own
+    """Return the standard loss as the recipe trains it, as the ladder's best does and as the better one that gave way to it.
+
+    Each comes with the rate that the ladder found best.
+    """
+    rungs = [rung.entrant for rung in (() if ladder is None else (ladder.best, ladder.set_aside)) if rung is not None]
+    own = {one.way: one for one in standard}
+    for one in reversed(rungs):
+        own[one.way] = replace(one, label=one.name)
+    return list(own.values())
 
 
 def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:

@@ -36,7 +36,7 @@ LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 NEAR_RATES = LEARNING_RATES[1:-1]
 """Those of the grid that are tried first; an end of the grid only where the best of these, or one as good, is next to it."""
 CLOSE = 2
-"""Number of learning rates, the best at first and the one given, that are trained whole on all seeds."""
+"""Number of learning rates that are trained whole on all seeds."""
 TUNING_SHARE = 1 / 4
 """Share of the schedule at which learning rates are tried first, where it has enough steps."""
 PROMISING = MOST_RIVALS + 1
@@ -153,22 +153,39 @@ def tune_learning_rates(
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    Rates are tried on one seed, shortly where the task allows it. The best of each entrant and the one that it comes with,
-    since short trainings often favour too large a rate, are trained whole on all seeds. Of equal rates the one nearest to the
-    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    Rates are tried on one seed, shortly where the task allows it. Short trainings often favour too large a rate: of each entrant
+    the best there, the next smaller one and the one that it comes with are trained whole, all rates where none is ahead, and the
+    better two of these on all seeds. Of equal rates the one nearest to the recipe's is chosen. Where the task does not tune the
+    learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     first = try_rates(entrants, task, seed, record, vary)
     grids = [[row.entrant for row in rows] for rows in first]
-    close = [
-        list(dict.fromkeys([grid[0], vary(one)[0], *grid]))[:CLOSE] for one, grid in zip(entrants, grids, strict=True)
-    ]
-    best = _tune(close, seeds, 1.0, record)
+    close = [_choose_close(rows, vary(one)[0]) for one, rows in zip(entrants, first, strict=True)]
+    whole = _tune(close, seeds[:1], 1.0, record)
+    best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in whole], seeds, 1.0, record)
     # What fails late may do so at the best rates of short trainings alone.
     others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
     again = _tune(others, seeds[:1], 1.0, record)
     chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
     return [replace(row, entrant=row.entrant.spell_out()) for row in chosen]
+
+
+def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
+    """Return the entrants of a grid that may be the best in whole trainings.
+
+    Args:
+        rows: Of first trainings, the best first.
+        given: At the rate that it comes with.
+    """
+    grid = [row.entrant for row in rows]
+    if len({row.mean for row in rows}) == 1:
+        return list(dict.fromkeys([*grid, given]))
+    best = grid[0]
+    below = [
+        one for one in grid if one.way == best.way and one.learning_rate * one.scale < best.learning_rate * best.scale
+    ]
+    return list(dict.fromkeys([best, *sorted(below, key=lambda one: -one.learning_rate * one.scale)[:1], given]))
 
 
 def find_promising(
@@ -222,10 +239,10 @@ def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share:
         share: What a first training counts.
 
     >>> count_tuning_trainings(1)
-    8.0
+    9.0
     """
     whole = entrants + min(others, PROMISING)
-    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * CLOSE * TUNING_SEEDS
+    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * (CLOSE * TUNING_SEEDS + 1)
 
 
 def choose_first_share(task: Task, least: float) -> float:

@@ -199,8 +199,8 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
         return evaluator
     name, score = best.entrant.spell_out().label, figure(best.mean)
     drive.say(
-        f"Losses are compared at the learning rate and the balance of the branches of {name}: in a first training it has {score} on "
-        f"valid, the standard loss {figure(before.mean)}."
+        f"Losses are compared at the learning rate and the balance of the branches of {name}: in a first training it has {score} "
+        f"on the valid split, the standard loss {figure(before.mean)}."
     )
     weights = evaluator.measure_weights(best.entrant.loss)
     named = tuple(f"{branch}={weight * best.entrant.scale:.2g}" for branch, weight in weights.items())
