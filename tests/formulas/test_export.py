@@ -91,6 +91,9 @@ USES = {
     "softmax": Use(MAPS, lambda g: classes(g, MAP)),
     "sigmoid": Use(MAPS, lambda g: classes(g, MAP), {"activation": "sigmoid"}),
     "several labels": Use(MAPS, lambda g: classes(g, MAPS, 2), {"activation": "sigmoid"}),
+    "several labels, some missing": Use(
+        MAPS, lambda g: classes(g, MAPS, 2, 0.2), {"activation": "sigmoid", "ignore_index": 255, "divide_by": "valid"}
+    ),
     "none": Use(MAPS, lambda g: torch.rand(MAPS, generator=g), {"activation": "none"}),
     "heatmaps in 16 bits": Use(
         MAPS, lambda g: torch.rand(MAPS, generator=g).half(), {"activation": "none"}, torch.half
@@ -250,7 +253,7 @@ def ruff(command, *options):
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-ALWAYS = {"upcast", "spatial", "to_logits", "activate", "fitting", "encode", "check_range"}
+ALWAYS = {"upcast", "spatial", "to_logits", "activate", "fitting", "encode", "mark_counted", "check_range"}
 """What any file with prediction and target holds."""
 ONE_HOT = {"index_classes", "separate_channels"}
 """What a file of a formula that is shorter for classes holds besides, with the class `SeparateSoftmax`."""

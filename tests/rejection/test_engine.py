@@ -72,6 +72,7 @@ BRANCHES = {
     "one logit": draw("softmax", (2, 1, 7, 5)),
     "sigmoid, masked": draw("sigmoid", (1, 4, 5, 70), ignore=255),
     "softmax, masked": draw("softmax", (1, 3, 9, 8), ignore=255),
+    "values, masked": draw("none", (1, 2, 12, 20), ignore=1),
     "rows": draw("softmax", (70, 5)),
     "rows, one logit": draw("sigmoid", (40, 1)),
     "values": draw("none", (1, 2, 12, 20)),

@@ -54,6 +54,20 @@ def test_ignored_positions_count_in_the_divisor_all_and_not_in_valid(shape, divi
     same(CE.criterion(ignore_index=255, divisor=divisor)(prediction, target), expected / count, prediction)
 
 
+@pytest.mark.parametrize("shape", [(7, 4), (7, 1), (7,), (2, 4, 3, 4)])
+@pytest.mark.parametrize("divisor", ["all", "valid"])
+def test_missing_labels_among_several_are_left_out_one_by_one(shape, divisor):
+    prediction, target = draw(*shape), labels(*shape, classes=2).double()
+    target.view(-1)[::3] = -1
+    known = target != -1
+    expected = F.binary_cross_entropy_with_logits(prediction[known], target[known], reduction="sum")
+    count = (target.numel() if divisor == "all" else int(known.sum())) / (shape[1] if len(shape) > 1 else 1)
+    criterion = BCE.criterion(activation="sigmoid", ignore_index=-1, divisor=divisor)
+    # One logit becomes two channels, which have the same cross entropy.
+    channels = 2 if shape[1:] in ((1,), ()) else 1
+    same(criterion(prediction, target), channels * expected / count, prediction)
+
+
 def test_a_negative_index_may_be_the_ignored_one():
     prediction = draw(6, 5)
     target = labels(6, classes=5)

@@ -45,6 +45,20 @@ def test_of_classes_it_is_the_most_frequent_one_or_the_one_that_the_metric_wants
     assert task(lambda: nn.Linear(4, 2), ignored, "softmax", of_counted, ignore_index=255).constant_score() == 1.0
 
 
+def test_missing_labels_are_no_part_of_it():
+    target = torch.stack([CLASSES, 1 - CLASSES], dim=1).float()
+    target[torch.arange(ROWS) % 10 < 7, 0] = -1
+
+    def of_known(prediction: Tensor, target: Tensor) -> float:
+        return accuracy_of_labels(prediction[target != -1], target[target != -1])
+
+    def accuracy_of_labels(prediction: Tensor, target: Tensor) -> float:
+        return ((prediction > 0.5) == (target == 1)).double().mean().item()
+
+    made = task(lambda: nn.Linear(4, 2), target, "sigmoid", of_known, ignore_index=-1)
+    assert made.constant_score() == pytest.approx((15 + 35) / 65)
+
+
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("flat", [False, True])
 def test_of_one_logit_it_is_always_yes_or_always_no(activation: str, flat: bool):

@@ -28,6 +28,7 @@ from autoloss.space.activated import (
     fitting,
     index_classes,
     inner_band,
+    mark_counted,
     spatial,
     to_logits,
 )
@@ -55,6 +56,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
         to_logits,
         activate,
         fitting,
+        mark_counted,
         encode,
         check_range,
         erode,

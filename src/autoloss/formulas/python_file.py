@@ -142,10 +142,10 @@ def _write_criterion(tree: Expression, form: BranchForm, short: OneHotTree | Non
             '    shapes = f"{tuple(prediction.shape)} and {tuple(target.shape)}"',
             '    raise ValueError(f"prediction and target do not fit: {shapes}")',
         ]
-    of_classes = [
-        f"valid = spatial(target.unsqueeze(1)) != {form.ignore_index}",
+    counted = [
+        f"valid = mark_counted(target, {form.ignore_index})",
         "output = torch.where(valid, output, torch.zeros_like(output))",
-        *["positions = valid.sum().clamp(min=1)"] * (form.divide_by == "valid"),
+        *["positions = valid.sum().clamp(min=1) / valid.shape[1]"] * (form.divide_by == "valid"),
     ] * (form.ignore_index is not None)
     if short is not None:
         leaves = [
@@ -159,10 +159,8 @@ def _write_criterion(tree: Expression, form: BranchForm, short: OneHotTree | Non
     lines += [*leaves, *statements.lines, f"output = {statements.result}", "positions = p.numel() // p.shape[1]"]
     if short is not None and short.others.root != "y":
         lines += ["if is_short:", "    output = output + others"]
-    if of_classes:
-        lines += ["if not target.is_floating_point():", *_indent(of_classes)]
     mean = "output.sum() / positions"
-    return [*lines, f"return {mean}" if form.weight == 1 else f"return {float(form.weight)!r} * ({mean})"]
+    return [*lines, *counted, f"return {mean}" if form.weight == 1 else f"return {float(form.weight)!r} * ({mean})"]
 
 
 def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
@@ -173,7 +171,7 @@ def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
         f"picked, p = separate_channels(logits, classes, is_softmax, {short.usual})",
     ]
     if form.ignore_index is not None:
-        lines.append(f"valid = spatial(target.unsqueeze(1)) != {form.ignore_index}")
+        lines.append(f"valid = mark_counted(target, {form.ignore_index})")
         lines.append(f"picked = torch.where(valid, picked, {USUAL[0]})")
     if short.others.root != "y":
         call = f"self.others({', '.join(_find_parameters(short))})"

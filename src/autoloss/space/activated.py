@@ -38,7 +38,8 @@ class ActivatedBranch(Branch):
             class within `tolerance` pixels of a class border.
         tolerance: Half width of the band in pixels.
         channels: Number of channels of the raw prediction; required by `ideal` only.
-        ignore_index: Class index whose positions are left out.
+        ignore_index: Class index whose positions are left out; of targets of the prediction's shape, such as several labels for
+            each row, the value that stands for a missing one.
         divide_by: `all` positions N·H·W, as in the paper, or only the `valid` ones.
 
     Raises:
@@ -115,15 +116,12 @@ class ActivatedBranch(Branch):
         return inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
 
     def mask(self, context: Mapping[str, Tensor]) -> Tensor | None:
-        target = context["target"]
-        if self.ignore_index is None or target.is_floating_point():
-            return None
-        return spatial(target.unsqueeze(1)) != self.ignore_index
+        return None if self.ignore_index is None else mark_counted(context["target"], self.ignore_index)
 
     def divisor(self, context: Mapping[str, Tensor]) -> float | Tensor:
         target = context["target"]
         if self.divide_by == "valid" and (mask := self.mask(context)) is not None:
-            return mask.sum().clamp(min=1)
+            return mask.sum().clamp(min=1) / mask.shape[1]
         channels = target.shape[1] if target.is_floating_point() and target.ndim > 1 else 1
         return float(target.numel() // channels)
 
@@ -216,8 +214,11 @@ def encode(
     """Return one-hot classes, zero where ignored, or the values themselves, as (N, C, H, W)."""
     if target.is_floating_point():
         values = upcast(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
-        one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
-        return torch.cat([1 - values, values], dim=1) if one_logit else values
+        if channels == 2 and values.shape[1] == 1 and activation != "none":
+            values = torch.cat([1 - values, values], dim=1)
+        if ignore_index is not None:
+            values = values.masked_fill(~mark_counted(target, ignore_index), 0)
+        return values
     indices = torch.arange(channels, device=target.device)
     classes = target.unsqueeze(1) == indices.view(-1, *[1] * (target.ndim - 1))
     ignored = None if ignore_index is None else target == ignore_index
@@ -227,6 +228,12 @@ def encode(
     if ignored is not None:
         classes = classes & ~ignored.unsqueeze(1)
     return spatial(classes.float())
+
+
+def mark_counted(target: Tensor, ignore_index: int) -> Tensor:
+    """Return where targets count: (N, 1, H, W) of classes, (N, C, H, W) of values."""
+    has_channels = target.is_floating_point() and target.ndim > 1
+    return spatial(target if has_channels else target.unsqueeze(1)) != ignore_index
 
 
 def index_classes(target: Tensor, logits: Tensor, ignore_index: int | None) -> Tensor:

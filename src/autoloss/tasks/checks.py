@@ -189,7 +189,8 @@ def check_finite(split: Split) -> None:
                 count, first = int(rows.sum()), int(rows.nonzero()[0])
                 raise RequestError(
                     f"The {split.name} {what} are not finite in {count} row{'s' * (count != 1)}, first in row {first} (counted "
-                    "from 0). Fill the missing values, or drop these rows."
+                    "from 0). Fill the missing values, or drop these rows"
+                    + ("; missing labels may be a value that Data(ignore_index=…) names." if what == "targets" else ".")
                 )
 
 

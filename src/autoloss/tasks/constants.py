@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from autoloss.space.activated import SURE, ActivatedBranch, encode
+from autoloss.space.activated import SURE, ActivatedBranch, encode, mark_counted
 from autoloss.tasks.checks import convert_target
 
 CLASSES = 4
@@ -49,10 +49,10 @@ def _list_constants(batches: Sequence[tuple[torch.Size, Tensor]], branch: Activa
     rows = torch.cat([_list_rows(shape, target, branch) for shape, target in batches])
     if branch.activation == "none":
         kept = rows[:: 1 + len(rows) // POSITIONS].double()
-        for value in (kept.mean(dim=0), *kept.quantile(torch.tensor(QUANTILES).double(), dim=0)):
+        for value in (kept.nanmean(dim=0), *kept.nanquantile(torch.tensor(QUANTILES).double(), dim=0)):
             yield value.float()
         return
-    shares = rows.mean(dim=0).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
+    shares = rows.nanmean(dim=0).nan_to_num(0.5).clamp(LEAST_SHARE, 1 - LEAST_SHARE)
     if branch.activation == "softmax" and channels > 1:
         for chosen in shares.argsort(descending=True)[:CLASSES]:
             yield torch.full((channels,), -SURE).index_fill(0, chosen, SURE)
@@ -64,10 +64,11 @@ def _list_constants(batches: Sequence[tuple[torch.Size, Tensor]], branch: Activa
 
 
 def _list_rows(shape: torch.Size, target: Tensor, branch: ActivatedBranch) -> Tensor:
-    """Return the target of each position that counts, (positions, C)."""
+    """Return the target of each position, (positions, C); NaN where it is ignored."""
     channels = shape[1] if len(shape) > 1 else 1
     classes = channels if branch.activation == "none" else max(channels, 2)
     known = convert_target(target, torch.empty(shape, device="meta"), branch)
-    values = encode(known, classes, branch.activation, branch.ignore_index).movedim(1, -1)
-    rows = values.reshape(-1, values.shape[-1])
-    return rows[rows.sum(dim=1) > 0] if branch.ignore_index is not None else rows
+    values = encode(known, classes, branch.activation, branch.ignore_index)
+    if branch.ignore_index is not None:
+        values = torch.where(mark_counted(known, branch.ignore_index), values, math.nan)
+    return values.movedim(1, -1).reshape(-1, values.shape[1])

@@ -37,7 +37,7 @@ class Data:
         loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
         reseed: Called with (data set, seed) before each batch, for a data set with its own random generators. The global
             generators of torch, NumPy and Python are always seeded for each batch.
-        ignore_index: Class index that the loss ignores.
+        ignore_index: Class index, or value of a missing label among several of a row, that the loss ignores; metrics are given it.
         rows_per_sample: Rows of one sample of the protocol if the prediction has no spatial dimensions; otherwise a sample is
             one image.
         folds: Parts into which the training data are split if there are no validation data: a training at fold f is evaluated
