@@ -11,8 +11,8 @@ from autoloss.comparison.entrant import (
     COMPARISON,
     CONFIRMATION,
     TEST,
-    TUNING,
-    TUNING_SEEDS,
+    VALIDATION,
+    VALIDATION_SEEDS,
     Entrant,
     Row,
     Rows,
@@ -129,7 +129,7 @@ def count_trainings(
     tuned = count_tuning_trainings(found, others, WAYS, share) + count_tuning_trainings(own, share=share)
     # The standard loss takes part as it is given, too, and with a tuned threshold where that decides.
     entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
-    compared = tuned + entrants * settings.compare_seeds
+    compared = tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
     return compared + (confirmed if settings.confirm_seeds else 0)
 
 
@@ -201,8 +201,8 @@ def compare_with_baselines(
     entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
-    # The ladder's best was trained with other seeds on the valid split.
-    record.compare_losses(entrants, training_seeds(seed, TUNING, TUNING_SEEDS), "valid")
+    # The seeds that chose a rate flatter it.
+    record.compare_losses(entrants, training_seeds(seed, VALIDATION, VALIDATION_SEEDS), "valid")
     record.compare_losses(entrants, training_seeds(seed, COMPARISON, seed_count), TEST)
     return read_comparison(comparison, seed, record.outcomes)
 

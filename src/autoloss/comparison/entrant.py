@@ -27,6 +27,8 @@ COMPARISON = "comparison"
 """Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
 TUNING, TUNING_SEEDS = "tuning", 2
 """Likewise of the choice of learning rates on the valid split, and their number."""
+VALIDATION, VALIDATION_SEEDS = "validation", 3
+"""Likewise of the comparison on the valid split, at the rates that were chosen."""
 LADDER, LADDER_SEEDS = "ladder", 3
 """Likewise of the ladder, where the budget has room for so many."""
 TEST = "test"
@@ -227,7 +229,7 @@ class Row:
     Args:
         outcomes: One per seed.
         reference: The scores of the standard loss over the same seeds; None for that loss itself.
-        valid: The scores on the valid split by which its learning rate was chosen; without values where there are none.
+        valid: The scores on the valid split, over seeds that chose no learning rate; without values where there are none.
     """
 
     entrant: Entrant
@@ -359,7 +361,7 @@ def read_comparison(compared: Comparison, seed: int, recorded: Mapping[Train, Ou
         seed: The run's.
     """
     entrants = [Entrant(**entrant) for entrant in compared.entrants]
-    valid = collect_rows(entrants, training_seeds(seed, TUNING, TUNING_SEEDS), "valid", recorded)
+    valid = collect_rows(entrants, training_seeds(seed, VALIDATION, VALIDATION_SEEDS), "valid", recorded)
     scores = {row.entrant: row.score for row in valid}
     rows = collect_rows(entrants, training_seeds(seed, COMPARISON, compared.seeds), TEST, recorded)
     return sort_by_mean([replace(row, valid=scores.get(row.entrant, row.valid)) for row in rows])

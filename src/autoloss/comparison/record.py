@@ -153,10 +153,10 @@ def tune_learning_rates(
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    Rates are tried on one seed, shortly where the task allows it. Short trainings often favour too large a rate: of each entrant
-    the best there, the next smaller one and the one that it comes with are trained whole, all rates where none is ahead, and the
-    better two of these on all seeds. Of equal rates the one nearest to the recipe's is chosen. Where the task does not tune the
-    learning rate, the scale of the loss is tuned instead.
+    Rates are tried on one seed, shortly where the task allows it. Short trainings often favour too large a rate, or another way of
+    training: of each entrant the best rate of each way, the one below the best of all and the one that it comes with are trained
+    whole, all rates where none is ahead, and the better two of these on all seeds. Of equal rates the one nearest to the recipe's
+    is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     first = try_rates(entrants, task, seed, record, vary)
@@ -181,11 +181,14 @@ def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
     grid = [row.entrant for row in rows]
     if len({row.mean for row in rows}) == 1:
         return list(dict.fromkeys([*grid, given]))
-    best = grid[0]
+    best = {one.way: one for one in reversed(grid)}
+    most = best[grid[0].way]
     below = [
-        one for one in grid if one.way == best.way and one.learning_rate * one.scale < best.learning_rate * best.scale
+        one for one in grid if one.way == most.way and one.learning_rate * one.scale < most.learning_rate * most.scale
     ]
-    return list(dict.fromkeys([best, *sorted(below, key=lambda one: -one.learning_rate * one.scale)[:1], given]))
+    return list(
+        dict.fromkeys([*best.values(), *sorted(below, key=lambda one: -one.learning_rate * one.scale)[:1], given])
+    )
 
 
 def find_promising(
@@ -242,7 +245,7 @@ def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share:
     9.0
     """
     whole = entrants + min(others, PROMISING)
-    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * (CLOSE * TUNING_SEEDS + 1)
+    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * (CLOSE * TUNING_SEEDS + ways)
 
 
 def choose_first_share(task: Task, least: float) -> float:
