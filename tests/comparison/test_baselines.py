@@ -155,6 +155,24 @@ def test_an_end_of_the_grid_is_tried_where_the_best_rate_is_next_to_it(scores, t
     assert {job.training.learning_rate for job in record.outcomes} == {*NEAR_RATES, *tried}
 
 
+def test_luck_on_one_seed_does_not_make_a_rival():
+    lucky, *others = (Entrant(name, name, baseline=True) for name in ("a", "b", "c", "d", "e"))
+
+    class Lucky(Record):
+        def run_trainings(self, jobs):
+            for job in jobs:
+                is_first = job.training.seed == training_seeds(0, TUNING, 1)[0]
+                score = (0.9 if is_first else 0.1) if job.loss == "a" else 0.6
+                self.outcomes[job] = Outcome(state=State.SCORED, score=score, fidelity=job.training.fidelity)
+            return self.outcomes
+
+    made = task()
+    with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+        promising, left = find_promising([lucky, *others], made, 0, Lucky(dispatcher), lambda one: [one])
+    assert lucky not in promising
+    assert lucky.loss in [row.entrant.loss for row in left]
+
+
 def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_seeds():
     standard = Entrant("ce", "baseline/ce", baseline=True)
     tuned = [

@@ -421,3 +421,16 @@ def test_another_metric_of_a_task_is_its_score():
     measured = chosen.branches["main"].metric(sample.prediction, sample.context)
     assert measured == recall(sample.prediction.softmax(1).flatten(1), sample.context["target"])
     assert not math.isnan(measured)
+
+
+def test_counts_are_numbers_and_no_classes():
+    def draw(seed: int, most: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(ROWS, 4, generator=generator), torch.randint(most, (ROWS, 1), generator=generator)
+
+    def closeness(prediction: Tensor, target: Tensor) -> float:
+        return -(prediction - target).abs().mean().item()
+
+    made = SupervisedTask(lambda: nn.Linear(4, 1), draw(0, 5), draw(1, 9), "none", closeness, recipe=RECIPE)
+    told = [*made.choices(), *made.diagnose()]
+    assert not [text for text in told if "class" in text]

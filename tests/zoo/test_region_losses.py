@@ -152,6 +152,15 @@ def test_rows_without_space_are_positions_too(name: str):
     assert bool(slope.any()) is not silent
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_volumes_are_their_slices(name: str):
+    generator = torch.Generator().manual_seed(0)
+    slices, target = torch.randn(6, 3, 9, 8, generator=generator), torch.randint(3, (6, 9, 8), generator=generator)
+    volumes = slices.unflatten(0, (2, 3)).movedim(1, 2), target.unflatten(0, (2, 3))
+    assert volumes[0].shape == (2, 3, 3, 9, 8)
+    torch.testing.assert_close(loss_of(name, *volumes), loss_of(name, slices, target))
+
+
 def test_soft_dice_agrees_with_segmentation_models_pytorch():
     losses = pytest.importorskip("segmentation_models_pytorch").losses
     prediction, target = logits(), scene()

@@ -194,10 +194,14 @@ def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
 def find_promising(
     entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary
 ) -> tuple[list[Entrant], list[Row]]:
-    """Return the entrants that lead in the short trainings of `tune_learning_rates`, and the rows of the others."""
-    first = try_rates(entrants, task, seed, record, vary)
-    order = sort_by_mean([rows[0] for rows in first])
-    place = {rows[0].entrant: one for rows, one in zip(first, entrants, strict=True)}
+    """Return the entrants that lead in short trainings at their best rates there, and the rows of the others.
+
+    The first trainings are those of `tune_learning_rates`; one seed alone would choose among many by chance.
+    """
+    best = [rows[0].entrant for rows in try_rates(entrants, task, seed, record, vary)]
+    seeds, share = training_seeds(seed, TUNING, TUNING_SEEDS), choose_first_share(task, TUNING_SHARE)
+    order = sort_by_mean(record.compare_losses(best, seeds, "valid", share))
+    place = dict(zip(best, entrants, strict=True))
     return [place[row.entrant] for row in order[:PROMISING]], order[PROMISING:]
 
 
@@ -245,7 +249,8 @@ def count_tuning_trainings(entrants: int, others: int = 0, ways: int = 1, share:
     9.0
     """
     whole = entrants + min(others, PROMISING)
-    return (entrants + others) * ways * (len(NEAR_RATES) + 1) * share + whole * (CLOSE * TUNING_SEEDS + ways)
+    short = (entrants + others) * ways * (len(NEAR_RATES) + 1) + others
+    return short * share + whole * (CLOSE * TUNING_SEEDS + ways)
 
 
 def choose_first_share(task: Task, least: float) -> float:

@@ -227,8 +227,8 @@ def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskRefe
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
-        f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
-        f"{floor.describe()}. {_advise(task, reference)} To search anyway: --set ladder.share=0"
+        f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: "
+        f"{'; '.join(filter(None, [best, floor.describe()]))}. {_advise(task, reference)} To search anyway: --set ladder.share=0"
     )
 
 

@@ -16,7 +16,7 @@ from autoloss.errors import FAILURES, RequestError, describe_user_error, name_ki
 from autoloss.space.activated import SURE, ActivatedBranch, activate_for_metric, fitting, spatial
 from autoloss.space.branch import Branch, Sample
 from autoloss.tasks.metric import to_float
-from autoloss.tasks.splits import Split
+from autoloss.tasks.splits import Split, holds_classes
 from autoloss.tasks.task import Task
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe, require
@@ -262,7 +262,7 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
                 f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
                 "mean and standard deviation."
             )
-        if not target.is_floating_point() and target.dtype != torch.bool and branch.activation != "sigmoid":
+        if holds_classes(target, branch) and branch.activation != "sigmoid":
             classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
     doubts += [*_find_doubtful_scale(splits["train"], branch), *find_shared_examples(splits)]
     train = classes.pop("train", None)

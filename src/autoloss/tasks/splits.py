@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from autoloss.errors import RequestError, join_names
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch
 from autoloss.tasks.data import Data
 from autoloss.tasks.loading import Loading, collate_columns, load_batches
 from autoloss.training.loop import seed_generators, shuffle_batches
@@ -197,16 +199,23 @@ def read_splits(
     return {"proxy": parts, "full": whole}
 
 
-def describe_splits(splits: Mapping[str, Split], ignored: int | None = None) -> str:
+def holds_classes(target: Tensor, branch: Branch) -> bool:
+    """Return True if targets are class indices: integers that are not the values of a regression, such as counts."""
+    is_value = isinstance(branch, ActivatedBranch) and branch.activation == "none" and branch.channels == 1
+    return not target.is_floating_point() and target.dtype != torch.bool and not is_value
+
+
+def describe_splits(splits: Mapping[str, Split], branch: Branch) -> str:
     """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes."""
     train = splits["train"]
     inputs, target = train.first(1)
     shape = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
     counts = join_names([f"{len(split)} {name}" for name, split in splits.items()])
     whole = train.whole()
-    if whole is None or target.is_floating_point() or target.dtype == torch.bool:
+    if whole is None or not holds_classes(target, branch):
         return f"Data: {counts} examples, inputs of size {shape}."
     classes, numbers = whole[1].unique(return_counts=True)
+    ignored = branch.ignore_index if isinstance(branch, ActivatedBranch) else None
     kept = classes != ignored if ignored is not None else torch.ones_like(classes, dtype=torch.bool)
     classes, shares = classes[kept], numbers[kept] / numbers[kept].sum()
     most, least = (f"{classes[at]} ({shares[at]:.1%})".replace("%", " %") for at in (shares.argmax(), shares.argmin()))

@@ -150,9 +150,6 @@ class SupervisedTask(TrainerTask):
         }
         self._given = recipe
         self.chooses_length = trainer is None and recipe.epochs is None
-        read = describe_splits(proxy, branch.ignore_index if isinstance(branch, ActivatedBranch) else None)
-        self._choices = [read, *describe_folds(self._splits["proxy"], data), *proxy["train"].describe_unused(recipe)]
-        self._choices += self._describe_numbers()
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -166,6 +163,8 @@ class SupervisedTask(TrainerTask):
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = self._set_measure(branch)
+        read = [describe_splits(proxy, self._branch), *describe_folds(self._splits["proxy"], data)]
+        self._choices = [*read, *proxy["train"].describe_unused(recipe), *self._describe_numbers()]
         self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
     @property

@@ -69,7 +69,7 @@ class RegionLoss:
 
 
 def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Regions:
-    """Return the regions of a raw prediction and its target."""
+    """Return the regions of a raw prediction and its target; those of a volume are its slices."""
     tolerance = TOLERANCE
     if isinstance(branch, ActivatedBranch):
         tolerance = branch.tolerance
@@ -82,7 +82,13 @@ def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tenso
         counted = torch.ones_like(p[:, :1], dtype=torch.bool)
     else:
         p, y = (torch.where(counted, values, torch.zeros_like(values)) for values in (p, y))
+    p, y, counted = map(_flatten_depth, (p, y, counted))
     return Regions(p, y, counted, branch.divisor(context), tolerance)
+
+
+def _flatten_depth(values: Tensor) -> Tensor:
+    """Return volumes (N, C, D, H, W) as their slices, (N·D, C, H, W)."""
+    return values.movedim(2, 1).flatten(0, 1) if values.ndim > len(POSITIONS) + 1 else values
 
 
 def average_over_classes(losses: Tensor, y: Tensor) -> Tensor:
