@@ -295,7 +295,7 @@ class TestAdapting:
         short = Configuration().changed({"evaluations": 2, "search.rungs": (0.125, 1.0)})
         (text,) = describe_budget(short)
         assert text.startswith("The budget covers 16 candidates, and the first 20 are random")
-        assert "this is a random search" in text
+        assert "from which nothing is evolved" in text
         assert describe_budget(short.changed({"evaluations": 3})) == []
 
     def test_a_search_says_what_it_changed_and_keeps_it(self, tmp_path):

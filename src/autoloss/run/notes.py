@@ -58,14 +58,15 @@ def describe_budget(configuration: Configuration) -> list[str]:
     """Say whether the budget ends before the first candidate with a parent.
 
     >>> describe_budget(Configuration(evaluations=10))
-    ['The budget covers 10 candidates, and the first 20 are random (evolution.initial), so this is a random search. ...']
+    ['The budget covers 10 candidates, and the first 20 are random trees (evolution.initial), from which nothing is evolved. ...']
     """
     candidates = int(configuration.evaluations / configuration.search.rungs[0])
     if candidates > configuration.evolution.initial:
         return []
+    first = "known losses and random trees" if configuration.evolution.start else "random trees"
     return [
-        f"The budget covers {candidates} candidates, and the first {configuration.evolution.initial} are random "
-        "(evolution.initial), so this is a random search. Raise --evaluations, also later with `autoloss resume`."
+        f"The budget covers {candidates} candidates, and the first {configuration.evolution.initial} are {first} "
+        "(evolution.initial), from which nothing is evolved. Raise --evaluations, also later with `autoloss resume`."
     ]
 
 
