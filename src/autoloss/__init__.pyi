@@ -24,7 +24,6 @@ from autoloss.proposing.view import View as View
 from autoloss.rejection.engines import correlation_score as correlation_score
 from autoloss.run.check import TaskCheck as TaskCheck
 from autoloss.run.check import check as check
-from autoloss.run.explaining import explain as explain
 from autoloss.run.export import export as export
 from autoloss.run.learning import Learnt as Learnt
 from autoloss.run.learning import learn as learn
@@ -34,6 +33,7 @@ from autoloss.run.results import Search as Search
 from autoloss.run.results import open_run as open_run
 from autoloss.run.retraining import retrain as retrain
 from autoloss.run.scoring import compare as compare
+from autoloss.run.scoring import explain as explain
 from autoloss.run.scoring import score as score
 from autoloss.run.search import resume as resume
 from autoloss.run.search import search as search

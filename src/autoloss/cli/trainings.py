@@ -125,9 +125,9 @@ def explain(
 ) -> None:
     """Explain why a loss is better: step sizes, weights or recipe."""
     from autoloss.report.explained import causes_table, controls_table, describe_in_full
-    from autoloss.run import explaining
+    from autoloss.run import scoring
 
-    found = explaining.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
+    found = scoring.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
     if as_json:
         print_json(found.to_dict())
     else:
