@@ -16,8 +16,8 @@ from autoloss.run.beginning import choose_length
 from autoloss.run.request import make_request, prepare
 from autoloss.run.retraining import retrain
 from autoloss.settings import Configuration
-from autoloss.tasks.frozen import FrozenTask
 from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import FrozenTask
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Training

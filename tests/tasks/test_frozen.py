@@ -9,8 +9,7 @@ from autoloss.errors import RequestError
 from autoloss.space.branch import Criterion
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.tasks.frozen import FrozenTask
-from autoloss.tasks.task import Picture, Task
+from autoloss.tasks.task import FrozenTask, Picture, Task
 from autoloss.training.execution import Execution
 from autoloss.training.training import Scored, Training
 from tests.tasks import conformance

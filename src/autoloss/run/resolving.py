@@ -17,8 +17,7 @@ from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import build_operator_table
 from autoloss.store.run_settings import TaskReference
-from autoloss.tasks.frozen import FrozenTask
-from autoloss.tasks.task import Task
+from autoloss.tasks.task import FrozenTask, Task
 
 
 def refer_to_task(
