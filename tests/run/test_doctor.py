@@ -195,6 +195,19 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
 }
 WARNED: dict[str, tuple[str, str, str]] = {
+    "a trainer that does not follow the seed": (
+        "import random\n"
+        "def fit(network, loss, training):\n"
+        "    optimizer = torch.optim.SGD(network.parameters(), lr=0.3)\n"
+        "    for _ in range(round(100 * training.fidelity)):\n"
+        "        rows = random.SystemRandom().sample(range(192), 16)\n"
+        "        optimizer.zero_grad()\n"
+        "        loss(network(inputs[rows]), targets[rows]).backward()\n"
+        "        optimizer.step()\n"
+        "options = {'trainer': fit}",
+        "Two trainings with the same seed differ",
+        "from training.seed",
+    ),
     "a network that ends in softmax": (
         "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))",
         "add up to 1",

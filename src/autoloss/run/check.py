@@ -37,6 +37,8 @@ from autoloss.zoo.entries import say_loss
 
 WARMUP = 0.01
 """Share of the schedule that is trained before one is timed, where its steps are not known."""
+ROUNDING = 1e-3
+"""Relative difference of the losses of two trainings with one seed that may be rounding, as on a GPU."""
 LEAST_STEPS = 2
 """Training steps that a check waits for."""
 TRAINING_SECONDS = 10.0
@@ -211,7 +213,7 @@ def check(
     request = make_request(task, settings, seed=seed, evaluations=evaluations, metric=metric, options=options)
     evaluator = prepare(request)
     doubts, notes = evaluator.diagnose(), list[str]()
-    outcome, has_score, training = _try_training(evaluator)
+    outcome, has_score, training = _try_training(evaluator, doubts)
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
     if tried and training is not None:
         evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
@@ -315,15 +317,27 @@ class _CutOff(BaseException):
     """Ends a training that takes too long for a check; not an Exception, because it is not an error."""
 
 
-def _try_training(evaluator: Evaluator) -> tuple[str, bool, float | None]:
-    """Train with the standard loss; return the outcome in words, whether it may have a score, and the seconds of all steps."""
+def _try_training(evaluator: Evaluator, doubts: list[str]) -> tuple[str, bool, float | None]:
+    """Train with the standard loss; return the outcome in words, whether it may have a score, and the seconds of all steps.
+
+    Args:
+        doubts: Gets a sentence where two trainings with one seed differ.
+    """
     if not evaluator.has_standard:
         return "not tried: the task names no standard loss", True, None
     training = Training(seed=0, resampled=True)
     steps = evaluator.task.steps(training)
     if evaluator.task.shortens:
         # What a process does once, such as loading libraries, belongs to no training.
-        evaluator.train_standard(replace(training, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
+        short = replace(training, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP)
+        first = evaluator.train_standard(short).curve
+        again = evaluator.train_standard(short, lambda step, loss: None).curve
+        if first and again and not math.isclose(first[-1][1], again[-1][1], rel_tol=ROUNDING):
+            doubts.append(
+                f"Two trainings with the same seed differ: after the first steps their losses are {first[-1][1]:.4g} and "
+                f"{again[-1][1]:.4g}. Draw all that is random from training.seed: equal losses, resumed runs and comparisons "
+                "over the same seeds rely on it."
+            )
     began = time.perf_counter()
     reached = 0
 
