@@ -61,6 +61,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "for the network's prediction and for the target itself",
         "compare them with 0.5, not with 0",
     ),
+    "a network in double precision": (
+        "def network():\n    return nn.Linear(4, 3).double()",
+        "weights in float64",
+        ".float()",
+    ),
     "a metric that is constant": (
         "def metric(prediction, target):\n    return 0.5",
         "has the same value, 0.5 for the first, for the network's prediction and for the target itself",

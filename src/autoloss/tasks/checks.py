@@ -76,6 +76,8 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
             f"The network has no weights that can be trained: of its {len(parameters)} parameters none requires a gradient. "
             "Leave requires_grad at True for those that are to be trained."
         )
+    if any(parameter.dtype == torch.float64 for parameter in parameters):
+        raise RequestError("The network has weights in float64, and gets its inputs in float32. Convert it with .float().")
     target, prediction = _predict(network.eval(), split, batch_size)
     context = branch.make_context(prediction, convert_target(target, prediction, branch))
     if isinstance(branch, ActivatedBranch):
