@@ -72,7 +72,10 @@ class Data:
             RequestError: The batch has another form, or its target cannot become a tensor.
         """
         if isinstance(batch, Mapping):
-            key = self._find_target(batch, name)
+            named = [key for key in TARGETS if key in batch]
+            if self.target is None and len(named) != 1:
+                raise RequestError(f"An item of the {name} data has {_list_parts(batch)}; name the target as target=….")
+            key = named[0] if self.target is None else self.target
             chosen = [other for other in batch if other != key and _holds_tensors(batch[other])]
             if not chosen:
                 raise RequestError(
@@ -93,14 +96,6 @@ class Data:
             ) from None
         inputs = map_tensors(lambda part: part.float() if part.dtype == torch.float64 else part, inputs)
         return inputs, _to_target(target, name)
-
-    def _find_target(self, batch: Mapping[Any, Any], name: str) -> Key:
-        if self.target is not None:
-            return self.target
-        found = [key for key in TARGETS if key in batch]
-        if len(found) != 1:
-            raise RequestError(f"An item of the {name} data has {_list_parts(batch)}; name the target as target=….")
-        return found[0]
 
     def call(self, network: nn.Module, inputs: Inputs) -> Sequence[Tensor]:
         """Return the prediction of a network in training, followed by auxiliary ones if there are any."""

@@ -153,10 +153,11 @@ class Split:
                 f"{asked}, and the {self.name} data is {found}; expected data with at least one example for each fold. "
                 + ("Lower folds." if count else "Give valid=….")
             )
-        labels = self._list_classes()
-        if labels is None:
+        _, target = self.first(1)
+        if target.ndim != 1 or target.is_floating_point():
             drawn = KFold(parts, shuffle=True, random_state=0).split(self.indices)
         else:
+            labels = torch.cat([targets for _, targets in self.in_order(1024)])
             values, numbers = labels.unique(return_counts=True)
             if (rare := values[numbers < parts]).numel() and count:
                 raise RequestError(
@@ -167,13 +168,6 @@ class Split:
             labels = torch.where(torch.isin(labels, rare), values[numbers.argmax()], labels)
             drawn = StratifiedKFold(parts, shuffle=True, random_state=0).split(self.indices, labels)
         return [{"train": self._select(kept, "train"), "valid": self._select(held, "valid")} for kept, held in drawn]
-
-    def _list_classes(self) -> Tensor | None:
-        """Return the class of each example, or None where an example has another target than one class."""
-        _, target = self.first(1)
-        if target.ndim != 1 or target.is_floating_point():
-            return None
-        return torch.cat([targets for _, targets in self.in_order(1024)])
 
     def _select(self, rows: np.ndarray, name: str) -> Split:
         part = copy.copy(self)

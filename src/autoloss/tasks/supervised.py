@@ -182,9 +182,12 @@ class SupervisedTask(TrainerTask):
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
         drawn: list[tuple[float, float]] = []
+        split = self._splits["proxy"][0]["train"]
+        size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
         with seed_generators(seed) as generator, torch.no_grad():
             network = build_network(self._networks["proxy"]).eval()
-            for inputs, target in self._draw_batches(count * DRAWS_PER_SAMPLE, seed, generator):
+            drawn_rows = draw_batches(len(split), count * DRAWS_PER_SAMPLE, size, generator)
+            for inputs, target in split.batches([split.indices[rows] for rows in drawn_rows], seed):
                 prediction = self._reading.predict(network, inputs)
                 sample = Sample(spatial(prediction), self._make_context(target, prediction))
                 initial, best = self._measure_ends(sample)
@@ -390,9 +393,3 @@ class SupervisedTask(TrainerTask):
         examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
         for inputs, target in split.batches(split.indices[examples].split(batch_size)):
             yield self._reading.predict(network, execution.move(inputs)), target.to(execution.torch_device)
-
-    def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
-        """Draw `limit` batches, each for one sample."""
-        split = self._splits["proxy"][0]["train"]
-        size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
-        return split.batches([split.indices[rows] for rows in draw_batches(len(split), limit, size, generator)], seed)

@@ -76,12 +76,7 @@ def _unary(function: Callable[[Any], Any]) -> Loop:
     return loop
 
 
-@njit(**OPTIONS)
-def _magnitude(x):
-    return abs(x)
-
-
-absolute = _unary(_magnitude)
+absolute = _unary(abs)
 inverse = _unary(_inverse)
 signed_log = _unary(_log)
 exp = _unary(exponential)

@@ -68,13 +68,6 @@ class PeopleImages:
     people: tuple[People, ...]
     detected: tuple[PersonBoxes, ...] | None = None
 
-    def __post_init__(self) -> None:
-        if self.detected is not None and len(self.detected) != len(self.people):
-            raise RequestError(
-                f"{self.name} has {len(self.people)} images, and boxes for {len(self.detected)} of them; give boxes for each, "
-                "none where nothing was detected."
-            )
-
     def __len__(self) -> int:
         return len(self.people)
 
