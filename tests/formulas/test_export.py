@@ -18,11 +18,11 @@ from torch.nn import functional as F
 import autoloss
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.formulas.export import to_json
 from autoloss.formulas.python_file import to_python
 from autoloss.formulas.statements import write_line
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.mutation import mutate
+from autoloss.run.export import to_json
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf

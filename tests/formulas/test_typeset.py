@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoloss.formulas.export import to_latex
 from autoloss.formulas.notations import UNICODE
 from autoloss.formulas.simplify import simplify_loss, write_loss
+from autoloss.run.export import to_latex
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 

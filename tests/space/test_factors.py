@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloss.formulas.export import to_json, to_latex
 from autoloss.formulas.python_file import to_python
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.statements import write_line
@@ -21,6 +20,7 @@ from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind, mutate, offspring
 from autoloss.proposing.proposer import Plan
+from autoloss.run.export import to_json, to_latex
 from autoloss.settings import Configuration, EvolutionSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression

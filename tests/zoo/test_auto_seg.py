@@ -11,7 +11,7 @@ from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.zoo.auto_seg import PUBLISHED, SURROGATES, AutoSegLoss, Curve, get_published
-from autoloss.zoo.regions import RegionLoss
+from autoloss.zoo.region_losses import RegionLoss
 from tests.zoo.test_region_losses import CLASSES, logits, scene
 
 CURVES = {

@@ -18,8 +18,13 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation import digits
 from autoloss.tasks.segmentation.digits import compose_scenes
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
-from autoloss.zoo.region_losses import compute_border_proximity, compute_ssim, weighted_cross_entropy
-from autoloss.zoo.regions import RegionLoss, read_regions
+from autoloss.zoo.region_losses import (
+    RegionLoss,
+    compute_border_proximity,
+    compute_ssim,
+    read_regions,
+    weighted_cross_entropy,
+)
 from tests.paper.test_search_space import AreaBranch
 
 CLASSES, SIDE = 4, 14

@@ -15,13 +15,12 @@ from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
     from autoloss.zoo.auto_seg import AutoSegLoss, Curve
-    from autoloss.zoo.region_losses import weighted_cross_entropy
-    from autoloss.zoo.regions import RegionLoss
+    from autoloss.zoo.region_losses import RegionLoss, weighted_cross_entropy
 
 _HOMES = {
     "AutoSegLoss": "auto_seg",
     "Curve": "auto_seg",
-    "RegionLoss": "regions",
+    "RegionLoss": "region_losses",
     "weighted_cross_entropy": "region_losses",
 }
 """Name → module from which it is imported at first use, since it needs torch."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import dilate, inner_band
 from autoloss.space.operators import min_pool
-from autoloss.zoo.regions import POSITIONS, Regions, average_over_classes
+from autoloss.zoo.region_losses import POSITIONS, Regions, average_over_classes
 
 SMALLEST = 1e-8
 """Least denominator, which keeps quotients finite."""

@@ -57,7 +57,7 @@ def _defer(place: str) -> Callable[[Branch], BranchLoss]:
     module, name = path.split(".")
 
     def make(branch: Branch) -> BranchLoss:
-        from autoloss.zoo.regions import RegionLoss
+        from autoloss.zoo.region_losses import RegionLoss
 
         found = getattr(import_module(f"autoloss.zoo.{module}"), name)
         if isinstance(found, type):
