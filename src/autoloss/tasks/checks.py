@@ -77,7 +77,9 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
             "Leave requires_grad at True for those that are to be trained."
         )
     if any(parameter.dtype == torch.float64 for parameter in parameters):
-        raise RequestError("The network has weights in float64, and gets its inputs in float32. Convert it with .float().")
+        raise RequestError(
+            "The network has weights in float64, and gets its inputs in float32. Convert it with .float()."
+        )
     target, prediction = _predict(network.eval(), split, batch_size)
     context = branch.make_context(prediction, convert_target(target, prediction, branch))
     if isinstance(branch, ActivatedBranch):
@@ -159,13 +161,6 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
         f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
         f"for the classes 0 to {classes - 1}. {advice}"
     )
-
-
-def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Return centre crops of samples and their targets, all of the size of the smallest sample."""
-    sizes = [sample.prediction.shape[2:] for sample in samples]
-    least = [min(size[axis] for size in sizes) for axis in range(len(sizes[0]))]
-    return [sample.crop(least) for sample in samples]
 
 
 LARGE_INPUT = 50.0

@@ -24,7 +24,6 @@ from autoloss.tasks.checks import (
     build_network,
     check_finite,
     convert_target,
-    crop_samples,
     describe_unusable_samples,
     find_doubts,
     find_obstacle,
@@ -196,7 +195,9 @@ class SupervisedTask(TrainerTask):
                     found.append(sample)
                 if len(found) == count:
                     # The protocol compares samples of one size; a cropped sample may have nothing left to gain.
-                    found = [one for one in crop_samples(found) if operator.lt(*self._measure_ends(one))]
+                    least = list(map(min, zip(*(one.prediction.shape[2:] for one in found), strict=True)))
+                    cropped = [one.crop(least) for one in found]
+                    found = [one for one in cropped if operator.lt(*self._measure_ends(one))]
                 if len(found) == count:
                     return {MAIN: found}
         raise describe_unusable_samples(drawn, count, None if self._has_space else self._reading.rows_per_sample)
