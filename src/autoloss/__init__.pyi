@@ -35,9 +35,9 @@ from autoloss.run.retraining import retrain as retrain
 from autoloss.run.scoring import compare as compare
 from autoloss.run.scoring import explain as explain
 from autoloss.run.scoring import score as score
+from autoloss.run.scoring import tune as tune
 from autoloss.run.search import resume as resume
 from autoloss.run.search import search as search
-from autoloss.run.tuning import tune as tune
 from autoloss.settings import Configuration as Configuration
 from autoloss.space.activated import ActivatedBranch as ActivatedBranch
 from autoloss.space.branch import Branch as Branch

@@ -63,10 +63,11 @@ def test_the_live_panel_and_its_lines_obey_nothing(monkeypatch):
     assert "\x1b]0;" not in found
 
 
-def test_progress_that_says_nothing_new_is_written_once():
+def test_progress_that_says_nothing_new_is_written_once(monkeypatch):
+    monkeypatch.setattr("autoloss.report.status.LINE_SECONDS", 0)
     made = console()
     made.file = io.StringIO()
-    with Status(made, line_seconds=0) as status:
+    with Status(made) as status:
         for step in (3, 3, 4):
             status.observe(Pace("seed 0", step, 10, 0.5))
     assert [text[:18] for text in made.file.getvalue().splitlines()] == ["seed 0 · step 3/10", "seed 0 · step 4/10"]

@@ -41,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # Not later: Python flushes when nobody can say what fails.
             sys.stdout.flush()
     except RequestError as error:
-        _fail(_name_option(error), 2)
+        if error.argument is not None:
+            option = OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
+            error = RequestError(f"{str(error).removesuffix('.')} ({option}).")
+        _fail(error, 2)
     except OwnedError as error:
         _fail(error, 3)
     except RunError as error:
@@ -68,14 +71,6 @@ def _check_words(words: Sequence[str]) -> None:
                 f"{word!a} holds bytes that are no text in the encoding {sys.getfilesystemencoding()}. Rename the file, or set a "
                 "UTF-8 locale, such as LC_ALL=C.UTF-8."
             )
-
-
-def _name_option(error: RequestError) -> RequestError:
-    """Return the error with the name of the command-line option of its argument."""
-    if error.argument is None:
-        return error
-    option = OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
-    return RequestError(f"{str(error).removesuffix('.')} ({option}).")
 
 
 def _fail(error: Exception, code: int) -> NoReturn:

@@ -42,7 +42,10 @@ def zoo(
     from autoloss.report.leaderboard import table
     from autoloss.zoo import ENTRIES, get_entry
 
-    name = _get_name(words or [])
+    names = words[1:] if words and words[0] == "show" else words or []
+    if len(names) > 1 or (words and not names):
+        raise RequestError(f"Found {len(names)} names; give one, as in: autoloss zoo show baseline/ce")
+    name = names[0] if names else None
     entries = [get_entry(name)] if name else list(ENTRIES.values())
     facts = ("name", "description", "source", "metric")
     rows = [{**{fact: getattr(one, fact) for fact in facts}, "formula": dict(one.formulas)} for one in entries]
@@ -62,14 +65,6 @@ def zoo(
         print_json({**rows[0], **simplified, **card.to_dict()})
     else:
         print_lines(*card.lines())
-
-
-def _get_name(words: list[str]) -> str | None:
-    """Return the loss of `zoo show NAME`, or of `zoo NAME`."""
-    names = words[1:] if words[:1] == ["show"] else words
-    if len(names) > 1 or (words and not names):
-        raise RequestError(f"Found {len(names)} names; give one, as in: autoloss zoo show baseline/ce")
-    return names[0] if names else None
 
 
 @app.command()

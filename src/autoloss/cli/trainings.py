@@ -69,10 +69,10 @@ def tune(
     arguments.refuse_settings(given.pop("settings"), "--set of tune")
     from autoloss.report.leaderboard import ladder_table
     from autoloss.report.status import Status
-    from autoloss.run import tuning
+    from autoloss.run import scoring
 
     with Status(console_of(to_stderr=True)) as status:
-        ladder = tuning.tune(**given, say=status.say, observe=status.observe)
+        ladder = scoring.tune(**given, say=status.say, observe=status.observe)
     if as_json:
         print_json({**ladder.to_dict(), "best": ladder.best and ladder.best.to_dict()})
         return

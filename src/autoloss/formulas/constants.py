@@ -58,16 +58,12 @@ def evaluate_exactly(operator: str, values: Sequence[Fraction]) -> Fraction | No
         case "max_pool" | "min_pool" | "mean_nhw" | "mean_c":
             return value
         case "sqrt":
-            return _evaluate_root(value)
+            above, below = isqrt(abs(value.numerator)), isqrt(value.denominator)
+            if (above * above, below * below) != (abs(value.numerator), value.denominator):
+                return None
+            return Fraction(above if value >= 0 else -above, below)
         case _:
             return None
-
-
-def _evaluate_root(value: Fraction) -> Fraction | None:
-    above, below = isqrt(abs(value.numerator)), isqrt(value.denominator)
-    if (above * above, below * below) != (abs(value.numerator), value.denominator):
-        return None
-    return Fraction(above if value >= 0 else -above, below)
 
 
 def _evaluate_term(term: Term) -> Fraction | None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError
 from autoloss.formulas.functions import select_functions
 from autoloss.formulas.notations import Call, call_by_name
 from autoloss.formulas.python_file import TITLE_LENGTH, check_forms, clean_text, describe_facts, wrap, write_docstring
@@ -90,8 +90,6 @@ def to_objective(
     (True, False)
     """
     check_forms(loss, forms)
-    if library not in LIBRARIES:
-        raise unknown("boosting library", library, LIBRARIES)
     if len(loss) != 1:
         raise RequestError(f"This loss has the branches {', '.join(loss)}; an objective for boosting is for one.")
     ((branch, tree),) = loss.items()

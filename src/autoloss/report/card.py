@@ -108,7 +108,7 @@ def make_card(name: str) -> Card:
         words=[] if entry.name == standard.name else list(describe_weights(weights, title)),
         evidence=[describe_evidence(row) for row in read_evidence().get(name, ())],
         code=write_code(entry),
-        shapes=[shape for one in singles if (shape := draw_entry(one, standard))],
+        shapes=[shape for one in singles if one.formula and (shape := _draw(one, standard))],
     )
 
 
@@ -130,10 +130,8 @@ def write_code(entry: Entry) -> str:
     return f'criterion = autoloss.zoo.get("{entry.name}").criterion({options})'
 
 
-def draw_entry(entry: Entry, standard: Entry) -> Shape | None:
+def _draw(entry: Entry, standard: Entry) -> Shape | None:
     """Plot the value and the gradient of a loss with a formula and those of the standard loss."""
-    if not entry.formula:
-        return None
     return draw_kind(parse(entry.formula), _KINDS[entry.activation], "", entry.name, standard.name)
 
 

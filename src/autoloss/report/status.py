@@ -23,17 +23,12 @@ LINE_SECONDS = 60.0
 
 
 class Status:
-    """Progress display; a context manager that restores the terminal.
+    """Progress display; a context manager that restores the terminal."""
 
-    Args:
-        line_seconds: Interval between lines if the output is not a terminal.
-    """
-
-    def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-        self._line_seconds = line_seconds
-        self._next_line = time.monotonic() + line_seconds
+        self._next_line = time.monotonic() + LINE_SECONDS
         self._last: Shown | None = None
         self._written = ""
 
@@ -57,7 +52,7 @@ class Status:
             self._live.start()
             self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
-            self._next_line += self._line_seconds
+            self._next_line += LINE_SECONDS
             self._write(line(progress))
 
     def say(self, text: str) -> None:

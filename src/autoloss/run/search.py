@@ -214,7 +214,12 @@ def resume(
     with _own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
         request = restore_request(settings, path, task, operators, trust)
-        configuration = _extend_budget(settings.configuration, evaluations)
+        budget = settings.configuration.evaluations
+        if evaluations is not None and evaluations < budget:
+            raise RequestError(
+                f"This run's budget is {budget} trainings, and {evaluations} is less. A budget can only be raised."
+            )
+        configuration = settings.configuration.changed({"evaluations": budget if evaluations is None else evaluations})
         # Before anything is changed: a proposer that has to be given is asked for, and a prior that is not the run's is named.
         memory = recall(configuration.search, settings.branches, request.operators)
         check_proposer(configuration, proposer, archive)
@@ -332,14 +337,6 @@ def _change_settings(store: Store, settings: RunSettings, **given: Any) -> RunSe
 
 def _ignore(event: object) -> None:
     """Do nothing; the default when no callback is given."""
-
-
-def _extend_budget(configuration: Configuration, evaluations: int | None) -> Configuration:
-    if evaluations is not None and evaluations < configuration.evaluations:
-        raise RequestError(
-            f"This run's budget is {configuration.evaluations} trainings, and {evaluations} is less. A budget can only be raised."
-        )
-    return configuration.changed({"evaluations": configuration.evaluations if evaluations is None else evaluations})
 
 
 def _choose_directory(request: Request, metric: str | None) -> Path:
