@@ -213,11 +213,6 @@ class Evaluator:
             doubts = [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
             return [*filter(None, [self.task.obstacle]), *doubts]
 
-    def check_obstacle(self) -> None:
-        """Raise a `RequestError` where nothing can be learned from the data of the task."""
-        if self.task.obstacle:
-            raise RequestError(f"{self.task.obstacle} Give other data: a search could not tell losses apart.")
-
     @property
     def has_standard(self) -> bool:
         """True if the task names a standard loss for every branch."""

@@ -81,7 +81,7 @@ def to_objective(
     """Write a loss as a Python file that imports NumPy alone, with an objective of `lightgbm`, `xgboost` or `catboost`.
 
     Raises:
-        RequestError: A form is missing or lacks a leaf, the library is unknown, or the loss cannot be an objective of rows.
+        RequestError: A form is missing or lacks a leaf, or the loss cannot be an objective of rows.
 
     >>> from autoloss import Loss
     >>> from autoloss.space.form import BranchForm

@@ -109,9 +109,11 @@ def _write_class(name: str, branch: str, tree: Expression, form: BranchForm) -> 
         parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form, short)
         others = "" if short is None or short.others.root == "y" else _write_others(short)
     else:
-        others = ""
+        others, used = "", _find_used_leaves(tree, form)
         parameters, documentation = [*map(get_variable, form.leaves)], _OF_LEAVES.format(weight=float(form.weight))
-        body = _write_function(tree, form)
+        statements = Statements(tree, (), used[0])
+        raised = [f"{name} = upcast({name})" for name in map(get_variable, used)]
+        body = [*raised, *statements.lines, f"return {statements.result}"]
     return (
         _CLASS.format(
             name=name,
@@ -200,14 +202,6 @@ def _find_parameters(short: OneHotTree) -> list[str]:
 
 def _indent(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
-
-
-def _write_function(tree: Expression, form: BranchForm) -> list[str]:
-    """Write what evaluates the tree on leaves that are given."""
-    used = _find_used_leaves(tree, form)
-    statements = Statements(tree, (), used[0])
-    lines = [f"{name} = upcast({name})" for name in map(get_variable, used)]
-    return [*lines, *statements.lines, f"return {statements.result}"]
 
 
 def _find_used_leaves(tree: Expression, form: BranchForm) -> list[str]:

@@ -161,7 +161,8 @@ def search(
 def _check_task(request: Request, tell: Say) -> Evaluator:
     """Refuse a task on which no search can begin; tell what it chose, and what looks wrong."""
     evaluator = prepare(request)
-    evaluator.check_obstacle()
+    if evaluator.task.obstacle:
+        raise RequestError(f"{evaluator.task.obstacle} Give other data: a search could not tell losses apart.")
     doubts = (f"Check the task: {doubt}" for doubt in evaluator.diagnose())
     for text in (*request.notes, *evaluator.task.choices(), *doubts):
         tell(text)

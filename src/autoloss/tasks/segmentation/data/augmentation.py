@@ -52,10 +52,10 @@ class RandomScaledCrop(v2.Transform):
         """Return the pixels of the image along one axis, and those of the crop that they are resized to."""
         wanted = max(1, round(self.side / factor))
         if wanted <= length:
-            start = _draw_below(length - wanted + 1)
+            start = int(torch.randint(length - wanted + 1, ()))
             return slice(start, start + wanted), slice(0, self.side)
         shown = min(self.side, max(1, round(factor * length)))
-        start = _draw_below(self.side - shown + 1)
+        start = int(torch.randint(self.side - shown + 1, ()))
         return slice(0, length), slice(start, start + shown)
 
     def _pad(self, piece: Tensor, place: tuple[slice, ...], value: Tensor) -> Tensor:
@@ -107,7 +107,3 @@ class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
 def normalise(image: Tensor) -> Tensor:
     """Normalise an image (3, H, W) in 8 bits by the mean and standard deviation of ImageNet."""
     return image.float().div_(255).sub_(_MEAN).div_(_DEVIATION)
-
-
-def _draw_below(end: int) -> int:
-    return int(torch.randint(end, ()).item())
