@@ -226,7 +226,9 @@ def check(
     loaded, configuration = evaluator.task, evaluator.configuration
     notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = tuple(_test_standard_loss(name, evaluator) for name in loaded.branches)
-    per_candidate, accepted = _time_tests(evaluator)
+    usual, full = zip(*(_time_candidates(name, evaluator) for name in loaded.branches), strict=True)
+    # Candidates are tested until one passes, which runs all steps.
+    per_candidate, accepted = sum(usual), sum(usual) * SIMULATED_SHARE / PASSING_SHARE + sum(full)
     return TaskCheck(
         task=loaded.name,
         branches=branches,
@@ -289,12 +291,6 @@ def _test_standard_loss(name: str, evaluator: Evaluator) -> BranchCheck:
         loss = "(no standard loss)" if text is None else text
         return BranchCheck(name, loss, None, initial, best, None)
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
-
-
-def _time_tests(evaluator: Evaluator) -> tuple[float, float]:
-    """Return the seconds of testing a candidate, and of testing candidates until one passes, which runs all steps."""
-    usual, full = zip(*(_time_candidates(name, evaluator) for name in evaluator.task.branches), strict=True)
-    return sum(usual), sum(usual) * SIMULATED_SHARE / PASSING_SHARE + sum(full)
 
 
 def _time_candidates(name: str, evaluator: Evaluator) -> tuple[float, float]:

@@ -156,7 +156,10 @@ class PoseTask(ImageTask):
         areas: list[float] = []
         for batch in load_batches(data, order, 0, loading=self._loading):
             crops = execution.move(torch.stack([crop for crop, _ in batch]))
-            positions, values = decode_heatmaps(self._predict_heatmaps(network, crops))
+            heatmaps = upcast(network(crops))
+            if self._inference.flip:
+                heatmaps = (heatmaps + upcast(network(crops.flip(-1))).flip(-1)[:, MIRRORED]) / 2
+            positions, values = decode_heatmaps(heatmaps)
             cells = (positions * self.crops.stride).cpu().double().numpy()
             joints.append(np.stack([to_image(one, matrix) for one, (_, matrix) in zip(cells, batch, strict=True)]))
             maxima.append(values.cpu().double().numpy())
@@ -169,13 +172,6 @@ class PoseTask(ImageTask):
             first = own.stop
             scores = boxes.scores * _average_above(values[own], self._inference.least_value)
             yield suppress(Poses(places[own], scores, np.array(areas[own])), SUPPRESSION)
-
-    def _predict_heatmaps(self, network: nn.Module, crops: Tensor) -> Tensor:
-        heatmaps = upcast(network(crops))
-        if not self._inference.flip:
-            return heatmaps
-        mirrored = upcast(network(crops.flip(-1)))
-        return (heatmaps + mirrored.flip(-1)[:, MIRRORED]) / 2
 
 
 def _stack(batch: Sequence[Example]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -88,12 +88,8 @@ def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.M
         raise unknown("backbone", name, BACKBONES)
     if output_stride not in OUTPUT_STRIDES:
         raise RequestError(f"The output stride is {output_stride}; it can be {' or '.join(map(str, OUTPUT_STRIDES))}.")
-    if weights == "imagenet":
-        return _load_imagenet(name, output_stride)
-    return load_weights(get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride), name, weights)
-
-
-def _load_imagenet(name: str, output_stride: int) -> nn.Module:
+    if weights != "imagenet":
+        return load_weights(get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride), name, weights)
     try:
         return get_encoder(name, depth=DEPTH, weights="imagenet", output_stride=output_stride)
     except Exception as error:  # The exception without a network differs between releases of the hub's client.
@@ -103,8 +99,6 @@ def _load_imagenet(name: str, output_stride: int) -> nn.Module:
             "to start from random ones."
         ) from error
 
-
-# After the module above, whose error says what to do if the extra is missing.
 
 DEEPLAB_RATES = {16: (6, 12, 18), 8: (12, 24, 36)}
 """Output stride → dilations of the pyramid (Chen et al., 2017, Rethinking Atrous Convolution, Section 3.3); the library uses the
