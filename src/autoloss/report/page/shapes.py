@@ -53,16 +53,7 @@ class Probe:
 
 
 _RISING = "Where the value falls, training increases p."
-CLASSES = Probe("p, the predicted probability", f"One position, two classes. {_RISING}")
-LABELS = Probe("p, the predicted probability", f"One position, two labels. {_RISING}")
-VALUES = Probe("p, the predicted value", f"Two values, with targets 1 and 0. {_RISING}", -1.0, 2.0)
-AREAS = Probe(
-    "shift of one square from the other, in sides",
-    "Two squares of one size, shifted along a side. Where the value rises, training moves them together.",
-    leaves=frozenset("iue"),
-    sides=(("two squares", 0),),
-)
-PAIRS = Probe(
+_OF_PAIRS = Probe(
     "difference of the scores of a pair",
     "One pair of items with the weight 1. Where the value falls, training raises the score of the item that should come first.",
     -4.0,
@@ -71,12 +62,17 @@ PAIRS = Probe(
     (("one pair", 0),),
 )
 _PROBES: Mapping[Kind, Probe] = {
-    "classes": CLASSES,
-    "labels": LABELS,
-    "values": VALUES,
-    "areas": AREAS,
-    "pairs": PAIRS,
-    "differences": PAIRS,
+    "classes": Probe("p, the predicted probability", f"One position, two classes. {_RISING}"),
+    "labels": Probe("p, the predicted probability", f"One position, two labels. {_RISING}"),
+    "values": Probe("p, the predicted value", f"Two values, with targets 1 and 0. {_RISING}", -1.0, 2.0),
+    "areas": Probe(
+        "shift of one square from the other, in sides",
+        "Two squares of one size, shifted along a side. Where the value rises, training moves them together.",
+        leaves=frozenset("iue"),
+        sides=(("two squares", 0),),
+    ),
+    "pairs": _OF_PAIRS,
+    "differences": _OF_PAIRS,
 }
 Drawn = tuple[list[Point], list[Point]]
 """Points of the value and of the gradient."""
