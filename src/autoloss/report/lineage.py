@@ -63,13 +63,8 @@ def _find_counterpart(rows: Iterable[Mapping[str, Any]]) -> Counterpart | None:
 def lineage(search: Search, number: int) -> list[Step]:
     """Return a loss and its ancestors, from itself to a random tree; empty if there is no such loss."""
     line = search.reader.lineage(number)
-    parents = [*(candidate for candidate, _ in line[1:]), None]
+    shares = [*(f" from {write_share(parent.fidelity)}" for parent, _ in line[1:]), ""]
     return [
-        Step(candidate, score, _trace_origin(candidate, parent))
-        for (candidate, score), parent in zip(line, parents, strict=False)
+        Step(candidate, score, {branch: kind + share * (kind == PROMOTED) for branch, kind in candidate.kinds.items()})
+        for (candidate, score), share in zip(line, shares, strict=False)
     ]
-
-
-def _trace_origin(candidate: Candidate, parent: Candidate | None) -> dict[str, str]:
-    share = "" if parent is None else f" from {write_share(parent.fidelity)}"
-    return {branch: kind + share * (kind == PROMOTED) for branch, kind in candidate.kinds.items()}

@@ -118,19 +118,15 @@ def _assign_places(
             if free.get(kind):
                 places[one.to] = free[kind].pop()
             else:
-                places[one.to], size = _allocate(kind, layout, size)
+                whole, varies = kind
+                channels = layout.channels if varies & CHANNEL else 1
+                positions = (layout.positions if whole else layout.tile) if varies & POSITION else 1
+                places[one.to] = (size, channels * layout.tile if whole and varies & POSITION else 0)
+                size += pad_size(channels * positions)
         for register in {register for register in (one.a, one.b) if register is not None}:
             if last.get(register) == index and tape.varies[register] & POSITION:
                 free.setdefault((register in shared, tape.varies[register]), []).append(places[register])
     return places
-
-
-def _allocate(kind: tuple[bool, int], layout: Layout, size: int) -> tuple[tuple[int, int], int]:
-    whole, varies = kind
-    channels = layout.channels if varies & CHANNEL else 1
-    positions = (layout.positions if whole else layout.tile) if varies & POSITION else 1
-    stride = channels * layout.tile if whole and varies & POSITION else 0
-    return (size, stride), size + pad_size(channels * positions)
 
 
 def _find_lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, int], set[int]]:
