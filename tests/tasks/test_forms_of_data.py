@@ -434,3 +434,12 @@ def test_counts_are_numbers_and_no_classes():
     made = SupervisedTask(lambda: nn.Linear(4, 1), draw(0, 5), draw(1, 9), "none", closeness, recipe=RECIPE)
     told = [*made.choices(), *made.diagnose()]
     assert not [text for text in told if "class" in text]
+
+
+def test_a_mark_of_missing_values_does_not_count_as_a_size():
+    inputs, target = torch.randn(ROWS, 4), torch.randn(ROWS, 2)
+    target[::3] = -999
+    made = SupervisedTask(
+        lambda: nn.Linear(4, 2), (inputs, target), (inputs, target), "none", accuracy, data=Data(ignore_index=-999)
+    )
+    assert not [text for text in made.diagnose() if "are of size" in text]

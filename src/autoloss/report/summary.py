@@ -97,7 +97,10 @@ class Summary:
             return []
         entry = ENTRIES.get(advice.loss)
         formula = simplify_formulas(self.search, [advice.loss])[advice.loss].text if entry is None else entry.formula
-        return [f"Recommended: {advice.describe()}", *[f"Its formula: {formula}"] * bool(formula)]
+        lines = [f"Recommended: {advice.describe()}", *[f"Its formula: {formula}"] * bool(formula)]
+        ignored = {form.ignore_index for form in self.search.settings.branches.values()} - {None}
+        # An exported file knows it, a loss of the zoo does not.
+        return lines + [f"Give its criterion ignore_index={index}." for index in ignored if entry is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

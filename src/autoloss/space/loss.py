@@ -351,16 +351,9 @@ class LossModule(nn.Module):
             target: Class indices without the channel dimension, or values of the prediction's shape.
 
         Raises:
-            RequestError: Shapes do not fit, a class index is out of range, or the target holds values although
-                `ignore_index` is set.
+            RequestError: Shapes do not fit, or a class index is out of range.
         """
-        fitted = fitting(target, prediction)
-        if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
-            raise RequestError(
-                f"A target of integers with the prediction's shape {tuple(target.shape)} holds values, so no index can be "
-                "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
-            )
-        return self._loss(prediction, {"target": fitted})
+        return self._loss(prediction, {"target": fitting(target, prediction)})
 
     def extra_repr(self) -> str:
         return f"{self.name}, activation={self.branch.activation!r}"

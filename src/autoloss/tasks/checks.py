@@ -285,7 +285,10 @@ def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]
     """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
     whole = train.whole() if branch.activation == "none" else None
     if whole is not None and (whole[1].is_floating_point() or branch.channels == 1):
-        outputs = whole[1].float().reshape(len(train), branch.channels or 1, -1)
+        target = whole[1].float()
+        if branch.ignore_index is not None:
+            target = target.masked_fill(target == branch.ignore_index, 0)
+        outputs = target.reshape(len(train), branch.channels or 1, -1)
         # As a norm, since a square would be a copy of all targets.
         sizes = torch.linalg.vector_norm(outputs, dim=(0, 2)) / math.sqrt(outputs[:, 0].numel())
         if sizes.max() > LARGEST_TARGET:
