@@ -120,20 +120,21 @@ class Scores(Record):
 
 
 @pytest.mark.parametrize(
-    ("short", "best"),
+    ("short", "whole", "best"),
     [
         # Only the largest rate has begun to learn, and it is too large.
-        ({10.0: 0.1, 3.0: 0.05}, 3.0),
+        ({10.0: 0.1, 3.0: 0.05}, {10.0: 0.06, 3.0: 0.6}, 3.0),
         # Nothing has begun to learn.
-        ({}, 0.3),
-        ({0.3: 0.6, 1.0: 0.5}, 0.3),
+        ({}, {0.3: 0.7, 10.0: 0.06}, 0.3),
+        ({0.3: 0.6, 1.0: 0.5}, {0.3: 0.7}, 0.3),
+        # Every smaller rate is better.
+        ({3.0: 0.5, 1.0: 0.4}, {3.0: 0.4, 1.0: 0.5, 0.3: 0.6, 0.1: 0.55}, 0.3),
     ],
 )
-def test_short_trainings_alone_do_not_choose_the_rate(short, best):
+def test_short_trainings_alone_do_not_choose_the_rate(short, whole, best):
     made, given = task(), Entrant("ce", "baseline/ce", baseline=True)
     with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
-        record = Scores(dispatcher, short, {0.3: 0.7, 3.0: 0.6, 10.0: 0.06})
-        (row,) = tune_learning_rates([given], made, 0, record)
+        (row,) = tune_learning_rates([given], made, 0, Scores(dispatcher, short, whole))
     assert row.entrant.learning_rate == best
 
 

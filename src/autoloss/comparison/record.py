@@ -154,18 +154,26 @@ def tune_learning_rates(
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
     Rates are tried on one seed, shortly where the task allows it. Short trainings often favour too large a rate, or another way of
-    training: of each entrant the best rate of each way, the one below the best of all and the one that it comes with are trained
-    whole, all rates where none is ahead, and the better two of these on all seeds. Of equal rates the one nearest to the recipe's
-    is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    training: of each entrant the best rate of each way and the one that it comes with are trained whole, all rates where none is
+    ahead, and smaller ones while they are better; the better two of these on all seeds. Of equal rates the one nearest to the
+    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
-    first = try_rates(entrants, task, seed, record, vary)
-    grids = [[row.entrant for row in rows] for rows in first]
-    close = [_choose_close(rows, vary(one)[0]) for one, rows in zip(entrants, first, strict=True)]
-    whole = _tune(close, seeds[:1], 1.0, record)
+    first = _try_rates(entrants, task, seed, record, vary)
+    tried = [_choose_close(rows, vary(one)[0]) for one, rows in zip(entrants, first, strict=True)]
+    whole = _tune(tried, seeds[:1], 1.0, record)
+    for _ in LEARNING_RATES:
+        tried = [
+            list(dict.fromkeys([*some, _find_below(rows[0].entrant, task)]))
+            for some, rows in zip(tried, whole, strict=True)
+        ]
+        whole = _tune(tried, seeds[:1], 1.0, record)
     best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in whole], seeds, 1.0, record)
     # What fails late may do so at the best rates of short trainings alone.
-    others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
+    others = [
+        [] if rows[0].mean is not None else [row.entrant for row in grid]
+        for rows, grid in zip(best, first, strict=True)
+    ]
     again = _tune(others, seeds[:1], 1.0, record)
     chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
     return [replace(row, entrant=row.entrant.spell_out()) for row in chosen]
@@ -181,14 +189,18 @@ def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
     grid = [row.entrant for row in rows]
     if len({row.mean for row in rows}) == 1:
         return list(dict.fromkeys([*grid, given]))
-    best = {one.way: one for one in reversed(grid)}
-    most = best[grid[0].way]
-    below = [
-        one for one in grid if one.way == most.way and one.learning_rate * one.scale < most.learning_rate * most.scale
-    ]
-    return list(
-        dict.fromkeys([*best.values(), *sorted(below, key=lambda one: -one.learning_rate * one.scale)[:1], given])
-    )
+    return list(dict.fromkeys([*{one.way: one for one in reversed(grid)}.values(), given]))
+
+
+def _find_below(one: Entrant, task: Task) -> Entrant:
+    """Return it at the next smaller rate of the grid, or as it is at the smallest."""
+    setting = _name_setting(task)
+    below = max((rate for rate in LEARNING_RATES if rate < getattr(one, setting)), default=getattr(one, setting))
+    return replace(one, **{setting: below})
+
+
+def _name_setting(task: Task) -> str:
+    return "learning_rate" if task.tunes_learning_rate else "scale"
 
 
 def find_promising(
@@ -198,19 +210,19 @@ def find_promising(
 
     The first trainings are those of `tune_learning_rates`; one seed alone would choose among many by chance.
     """
-    best = [rows[0].entrant for rows in try_rates(entrants, task, seed, record, vary)]
+    best = [rows[0].entrant for rows in _try_rates(entrants, task, seed, record, vary)]
     seeds, share = training_seeds(seed, TUNING, TUNING_SEEDS), choose_first_share(task, TUNING_SHARE)
     order = sort_by_mean(record.compare_losses(best, seeds, "valid", share))
     place = dict(zip(best, entrants, strict=True))
     return [place[row.entrant] for row in order[:PROMISING]], order[PROMISING:]
 
 
-def try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
+def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
     """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first.
 
     What a comparison needs, whenever it is trained.
     """
-    setting = "learning_rate" if task.tunes_learning_rate else "scale"
+    setting = _name_setting(task)
     grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in NEAR_RATES] for one in entrants]
     seeds, share = training_seeds(seed, TUNING, 1), choose_first_share(task, TUNING_SHARE)
     near = _tune(grids, seeds, share, record)

@@ -10,17 +10,9 @@ from autoloss import __version__
 from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
-from autoloss.comparison.entrant import (
-    LADDER,
-    TUNING,
-    TUNING_SEEDS,
-    Measurements,
-    compare_paired,
-    sort_by_mean,
-    training_seeds,
-)
+from autoloss.comparison.entrant import LADDER, Entrant, Measurements, compare_paired, training_seeds
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.record import TUNING_SHARE, Record, choose_first_share, try_rates
+from autoloss.comparison.record import Record, find_promising, tune_learning_rates
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
@@ -197,24 +189,24 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
     standard, *others = baselines(task)
     if not others:
         return evaluator
+
+    def follow(one: Entrant) -> list[Entrant]:
+        return [one.follow(search)]
+
     own = replace(standard, weights=tuple(search.branch_weights.items()))
     with drive.start_workers(evaluator) as dispatcher:
         record, seed = Record(dispatcher, drive.store), evaluator.configuration.seed
-        first, *rest = try_rates([own, *others], task, seed, record, lambda one: [one.follow(search)])
-        best = sort_by_mean([rows[0] for rows in rest])[0].entrant
-        seeds, share = training_seeds(seed, TUNING, TUNING_SEEDS), choose_first_share(task, TUNING_SHARE)
-        before, known = record.compare_losses([first[0].entrant, best], seeds, "valid", share)
+        (best, *_), _ = find_promising(others, task, seed, record, follow)
+        before, known = tune_learning_rates([own, best], task, seed, record, vary=follow)
     least = 0.0 if resolution is None else AHEAD * resolution.error
-    # One seed would follow the luckiest of several.
-    ahead = [
-        two is not None and (one is None or two > one + least)
-        for one, two in zip(before.scores, known.scores, strict=True)
-    ]
-    if not all(ahead):
+    # One seed would follow the luckier of the two.
+    pairs = zip(before.scores, known.scores, strict=False)
+    if known.mean is None or not all(one is None or (two is not None and two > one + least) for one, two in pairs):
         return evaluator
+    best = known.entrant
     drive.say(
-        f"Losses are compared at the learning rate and the balance of the branches of {best.spell_out().label}: in first trainings "
-        f"it has {figure(known.mean)} on the valid split, the standard loss {figure(before.mean)}."
+        f"Losses are compared at the learning rate and the balance of the branches of {best.label}: it has "
+        f"{figure(known.mean)} on the valid split, the standard loss {figure(before.mean)}."
     )
     weights = evaluator.measure_weights(best.loss)
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())
