@@ -47,6 +47,7 @@ def make(
     metric: Callable[[Tensor, Tensor], float] = hits,
     data: int = 0,
     valid: int = 0,
+    test: int | None = None,
     width: int = 8,
     standard: str | None = None,
     epochs: int = 3,
@@ -60,7 +61,7 @@ def make(
         lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)),
         train=draw(96, data),
         valid=draw(64, 100 + valid),
-        test=draw(64, 200 + valid),
+        test=draw(64, 200 + (valid if test is None else test)),
         activation="softmax",
         metric=metric,
         name="changes",
@@ -95,6 +96,7 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
         ({"data": 1}, "the samples of the branch main differ: its data or network changed"),
         ({"width": 9}, "the samples of the branch main differ: its data or network changed"),
         ({"valid": 1}, "the untrained network scores 0."),
+        ({"test": 1}, "on the test split: the metric, the network or the test split changed"),
         ({"standard": "baseline/dice"}, "its standard loss is baseline/dice instead of baseline/ce"),
         ({"epochs": 4}, "its recipe has epochs 4 instead of 3"),
     ],
@@ -158,6 +160,7 @@ def test_a_verdict_holds_trainings_on_one_task_only(run: Path):
     with Store(directory) as store:
         assert len(list(store.database.read("training"))) > trained + len(changed), "nothing recorded is lost"
     again = measure(make(), 4)
+    assert "the task is again as the run began" in open_run(directory).settings.changes[-1]
     assert {name: again[name] for name in before} == before
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from autoloss import zoo
@@ -248,11 +249,14 @@ class Evaluator:
                 self._standard[training] = self._train(self.task.standard, training, observe=observe)
         return self._standard[training]
 
-    def measure_untrained(self, seed: int | None = None) -> float | None:
+    def measure_untrained(self, seed: int | None = None, split: str = "valid") -> float | None:
         """Return the score of the network with which trainings of a seed begin, the candidates' by default; None if unknown."""
+        others = {} if split == "valid" else {"split": split}
+        if others and "split" not in signature(self.task.untrained).parameters:
+            return None
         advice = "Return NaN from the metric where it is undefined."
         with isolate(), explain_failures("Measuring the untrained network", advice):
-            return self.task.untrained(self.make_training().seed if seed is None else seed)
+            return self.task.untrained(self.make_training().seed if seed is None else seed, **others)
 
     def measure_constant(self) -> float | None:
         """Return the best score of a constant prediction, or None where the task does not tell it."""

@@ -20,7 +20,13 @@ from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.numbers import figure
-from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
+from autoloss.run.notes import (
+    describe_budget,
+    describe_idle_workers,
+    describe_starts,
+    read_recipe,
+    read_untrained_on_test,
+)
 from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
@@ -88,6 +94,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
         author=sign_code(request.reference, evaluator.configuration.space.operators),
         alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
         untrained=evaluator.measure_untrained(),
+        untrained_on_test=read_untrained_on_test(evaluator),
         samples_digest=sample_files.save(store.path.parent, evaluator.samples),
     )
     store.write_settings(settings)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autoloss.comparison.entrant import TEST
 from autoloss.errors import FAILURES, RequestError, keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
@@ -186,12 +187,16 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
         same = _are_same(evaluator.samples[name], now)
         found += [] if same else [f"the samples of the branch {name} differ: its data or network changed"]
     with suppress(*FAILURES):
-        before, now = settings.untrained, evaluator.measure_untrained()
-        if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
+        measured = (
+            ("valid", settings.untrained, evaluator.measure_untrained()),
+            (TEST, settings.untrained_on_test, read_untrained_on_test(evaluator)),
+        )
+        for split, before, now in measured:
+            if before is None or (now is not None and math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
+                continue
             score = "has no score" if now is None else f"scores {now:.4f}"
-            found.append(
-                f"the untrained network {score} instead of {before:.4f}: the metric, the network or the valid split changed"
-            )
+            changed = f"the metric, the network or the {split} split changed"
+            found.append(f"the untrained network {score} instead of {before:.4f} on the {split} split: {changed}")
     if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
         now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
         found.append(f"its standard loss is {now or 'none'} instead of {before}")
@@ -239,12 +244,21 @@ def note_changes(
         say(text)
         if not any(one.endswith(text) for one in kept):
             kept.append(f"After candidate #{candidates - 1}: {text}")
+    if settings.task_version and not changed:
+        kept.append(f"After candidate #{candidates - 1}: the task is again as the run began.")
     version = 1 + next(at for at, one in enumerate(kept) if one.endswith(changed)) if changed else 0
     if kept != list(settings.changes):
         store.change_setting("changes", kept)
     if version != settings.task_version:
         for name, value in (("task_version", version), ("comparison", Comparison()), ("explanation", None)):
             store.change_setting(name, value)
+
+
+def read_untrained_on_test(evaluator: Evaluator) -> float | None:
+    """Return the score of the untrained network on the test split; None where that is not known."""
+    with suppress(*FAILURES):
+        return evaluator.measure_untrained(split=TEST) if TEST in evaluator.task.splits else None
+    return None
 
 
 def read_recipe(task: Task) -> dict[str, Any]:

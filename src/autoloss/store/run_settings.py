@@ -89,6 +89,7 @@ class RunSettings:
         build: Releases that decide the last digits of its results.
         samples_digest: Digest of the file of samples.
         untrained: Score of the network with which the trainings begin, where the task tells it.
+        untrained_on_test: Likewise on the test split, by which a later comparison knows that it is the same.
         standard: Score of the standard loss at the first of several rungs.
         standard_loss: Branch → formula or name in the zoo of the task's standard loss.
         recipe: Settings of the proxy trainings as plain values; empty where the task does not tell.
@@ -115,6 +116,7 @@ class RunSettings:
     build: Sequence[str] = ()
     samples_digest: str = ""
     untrained: float | None = None
+    untrained_on_test: float | None = None
     standard: float | None = None
     standard_loss: Mapping[str, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)

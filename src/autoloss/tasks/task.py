@@ -136,7 +136,7 @@ class Task(ABC):
         """Return the number of optimizer steps of a training, or None if it is unknown."""
         return None
 
-    def untrained(self, seed: int) -> float | None:
+    def untrained(self, seed: int, split: str = "valid") -> float | None:
         """Return the score of the untrained network of a proxy training with this seed, or None if it is unknown."""
         return None
 

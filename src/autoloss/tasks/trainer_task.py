@@ -91,8 +91,8 @@ class TrainerTask(Task):
         labels = dict.fromkeys((*self.splits, *others))
         return [label for label in labels if label != "train" and others.get(label, label) is not None]
 
-    def untrained(self, seed: int) -> float | None:
-        return self._trainer({}, Training(seed=seed)).untrained(seed)
+    def untrained(self, seed: int, split: str = "valid") -> float | None:
+        return self._trainer({}, Training(seed=seed, split=split)).untrained(seed)
 
     def suggest_name(self, name: str) -> None:
         """Take a name where none was given."""
