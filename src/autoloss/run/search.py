@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
-from autoloss.comparison.entrant import TEST
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.racing import follow_race
 from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Machines
@@ -251,24 +249,17 @@ def _go_on(
     history = History(evaluator.task.branches, evaluator.configuration, make(evaluator.configuration))
     history.restore(drive.store.candidates(), drive.store.search_trainings())
     evaluator.learn(history.known_verdicts)
-    if history.candidates and (
-        history.end is None or (settings.final and not _is_concluded(evaluator.task, drive.store))
-    ):
+    if history.candidates and (history.end is None or (settings.final and not _is_compared(drive.store))):
         note_changes(evaluator, settings, drive.store, len(history.candidates), drive.say)
     return _drive(evaluator, settings, history, drive)
 
 
-def _is_concluded(task: Task, store: Store) -> bool:
-    """Return whether all that follows a search is recorded."""
+def _is_compared(store: Store) -> bool:
+    """Return whether the comparison that ends a run is recorded whole."""
     found = open_run(store.path.parent)
-    final, compared = found.configuration.final, found.settings.comparison
-    if found.finalists and final.confirm_seeds:
-        entrants = [*found.finalists, *found.rivals]
-        if follow_race(entrants, found.configuration.seed, final, found.reader.trainings).missing:
-            return False
-    if not found.finalists or not final.compare or TEST not in task.splits:
-        return True
-    return compared.seeds >= final.compare_seeds and len(found.comparison) == len(compared.entrants)
+    compared = found.settings.comparison
+    is_whole = 0 < len(compared.entrants) == len(found.comparison)
+    return is_whole and compared.seeds >= found.configuration.final.compare_seeds
 
 
 def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive: Drive) -> Search:
