@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import autoloss
-from autoloss.comparison.climbing import climb_ladder
+from autoloss.comparison.climbing import _vary, climb_ladder
 from autoloss.comparison.entrant import Entrant, Measurements, find_simplest
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.beginning import describe_tries
@@ -301,3 +301,23 @@ def test_what_gave_way_to_a_simpler_way_is_still_compared():
     rungs = Rung(plain, 1.0, (0.7, 0.8)), Rung(clipped, 1.0, (0.76, 0.76))
     assert Ladder(rungs, 4.0, "baseline/ce").set_aside is rungs[1]
     assert Ladder(rungs[::-1], 4.0, "baseline/ce").set_aside is None
+
+
+def test_weights_of_classes_take_a_smaller_rate_where_steps_follow_the_gradient():
+    """Ten times the rate was best for cross entropy on ten classes; inverse shares at that rate learned nothing."""
+    made = task()
+    evaluator = Evaluator(made, draw_samples(made, 3, 0), Configuration())
+    weights = {"shelf/balanced_ce": evaluator.measure_weights("shelf/balanced_ce")}
+    assert weights["shelf/balanced_ce"]["main"] > 1.5
+    for rule, follows in (("recipe", True), ("one_norm", False)):
+        best = Entrant("ce", "baseline/ce", learning_rate=10.0, step_rule=rule)
+        rates = {one.loss: one.learning_rate for one in _vary(made, best, weights) if one.loss != best.loss}
+        assert (rates["shelf/balanced_ce"] < 10 / 1.5) is follows
+        assert rates["shelf/root_balanced_ce"] == 10
+
+
+def test_a_task_with_fewer_samples_than_an_explanation_asks_for_gives_what_it_has():
+    made = TwoHeadsTask()
+    with pytest.raises(RequestError, match="asked for 16"):
+        draw_samples(made, 16, 0)
+    assert {len(found) for found in draw_samples(made, 16, 0, least=1).values()} == {10}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import mean
+from types import MappingProxyType
 
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
@@ -88,8 +89,11 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
     second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
     early = {one: climb.score(one) for one in chosen if one in climb.tried}
     climb.run([given, *chosen], second)
+    # Steps that follow the gradient grow with the weights: inverse shares of ten classes make them ten times as long.
+    follows = "one_norm" in task.step_rules
+    longer_steps = {loss: evaluator.measure_weights(loss) for loss in _list_weighted(task, given) if follows}
     for best in climb.choose(chosen):
-        varied, share = _vary(task, best), second
+        varied, share = _vary(task, best, longer_steps), second
         # One branch has to learn something before the others count: short trainings tell only which way begins first.
         if len(task.branches) > 1 and best in early:
             floor = evaluator.measure_untrained() or 0.0
@@ -209,11 +213,23 @@ def _choose_longer(ranked: Sequence[Entrant]) -> list[Entrant]:
     return list(dict.fromkeys([*list(best.values())[:2], *ranked]))[:LONGER]
 
 
-def _vary(task: Task, best: Entrant) -> list[Entrant]:
-    """Return the best with weights of the classes and of the branches, with a tuned threshold, and trained for longer."""
-    branches = list(task.branches)
-    weighted = CLASS_WEIGHTS.get(best.loss, ()) if len(branches) == 1 else ()
-    found = [replace(best, label=say_loss(loss), loss=loss) for loss in weighted]
+def _list_weighted(task: Task, best: Entrant) -> Sequence[str]:
+    return CLASS_WEIGHTS.get(best.loss, ()) if len(task.branches) == 1 else ()
+
+
+def _vary(
+    task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+) -> list[Entrant]:
+    """Return the best with weights of the classes and of the branches, with a tuned threshold, and trained for longer.
+
+    Args:
+        weights: Loss with weights of the classes → branch → norm of its gradient beside the standard loss's.
+    """
+    branches, found = list(task.branches), list[Entrant]()
+    for loss in _list_weighted(task, best):
+        (norm,) = weights[loss].values() if loss in weights and best.step_rule == "recipe" else (1.0,)
+        rate = float(f"{best.learning_rate / norm:.2g}")
+        found.append(replace(best, label=say_loss(loss), loss=loss, learning_rate=rate))
     if task.tunes_threshold:
         found.append(replace(best, tuned_threshold=True))
     if task.lengthens:

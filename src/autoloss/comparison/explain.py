@@ -57,7 +57,7 @@ def explain_loss(
     if standard is None:
         raise RequestError(f"The task {task.name} has no standard loss for every branch; declare `standard`.")
     trial = Trial(
-        entrant, standard, evaluator, draw_samples(task, PROBES_OF_IMAGES if has_space(task) else PROBES, seed)
+        entrant, standard, evaluator, draw_samples(task, PROBES_OF_IMAGES if has_space(task) else PROBES, seed, least=1)
     )
     say("Tuning the learning rate of the standard loss under each step rule.")
     rules: list[StepRule] = [rule for rule in OWN_RATE if rule in task.step_rules]

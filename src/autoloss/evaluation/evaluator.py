@@ -227,13 +227,14 @@ class Evaluator:
         return zoo.resolve({branch: self.task.standard[branch]}, one, self.operators)[1][branch]
 
     def measure_weights(self, loss: str) -> dict[str, float]:
-        """Return branch → norm of a loss's gradient beside that of the standard loss, on the samples of an untrained network."""
+        """Return branch → norm of a loss's gradient beside that of the standard loss, on the samples; 1 where it is not known."""
         losses, found = zoo.resolve(loss, self.task.branches, self.operators)[1], dict[str, float]()
         for branch, one in losses.items():
-            engine, standard = self.get_tester(branch).engine, self.find_standard(branch)
-            norm = 0.0 if standard is None else measure_norm(standard, engine)
-            ratio = measure_norm(one, engine) / norm if norm else math.nan
-            found[branch] = ratio if 0 < ratio < math.inf else 1.0
+            standard, norms = self.find_standard(branch), (0.0, 0.0)
+            if standard is not None and branch in self.samples:
+                engine = self.get_tester(branch).engine
+                norms = measure_norm(one, engine), measure_norm(standard, engine)
+            found[branch] = norms[0] / norms[1] if all(0 < norm < math.inf for norm in norms) else 1.0
         return found
 
     def judge_standard(self, branch: str) -> Verdict | None:
@@ -265,14 +266,18 @@ class Evaluator:
             return self.task.constant_score()
 
 
-def draw_samples(task: Task, count: int, seed: int) -> Samples:
-    """Draw a task's samples and check that every branch has them."""
+def draw_samples(task: Task, count: int, seed: int, least: int | None = None) -> Samples:
+    """Draw a task's samples and check that every branch has them.
+
+    Args:
+        least: Number that is enough where the task has no more; all by default.
+    """
     with isolate():
         found = task.samples(count, seed)
     for name in task.branches:
         if name not in found:
             raise unknown("set of samples for branch", name, found)
-        if len(found[name]) != count:
+        if not (count if least is None else least) <= len(found[name]) <= count:
             raise RequestError(f"Task {task.name!r} gave {len(found[name])} samples for {name}; asked for {count}.")
         for sample in found[name]:
             shape, finite = tuple(sample.prediction.shape), bool(sample.prediction.isfinite().all())

@@ -303,7 +303,7 @@ def tune(
     if not trainings >= LEAST_BUDGET:
         raise RequestError(f"trainings is {trainings:g}; at least {LEAST_BUDGET:g} are needed to compare anything.")
     request = make_request(task, seed=seed, metric=metric, options=options, frozen=frozen)
-    evaluator = prepare(request, samples=False)
+    evaluator = prepare(request)
     if not evaluator.has_standard:
         raise RequestError(f"The task {request.task.name} has no standard loss for every branch; declare `standard`.")
     machines = Machines(workers=workers)
