@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import mean
-from types import MappingProxyType
 
 from autoloss.comparison.baselines import standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
@@ -84,7 +83,7 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
             climb.run(decided, first)
             grid += decided
     chosen = _choose_longer(climb.ranked(grid)) or [given]
-    extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given))
+    extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given, {}))
     left = budget - climb.spent - RESERVE
     second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
     early = {one: climb.score(one) for one in chosen if one in climb.tried}
@@ -217,9 +216,7 @@ def _list_weighted(task: Task, best: Entrant) -> Sequence[str]:
     return CLASS_WEIGHTS.get(best.loss, ()) if len(task.branches) == 1 else ()
 
 
-def _vary(
-    task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-) -> list[Entrant]:
+def _vary(task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]]) -> list[Entrant]:
     """Return the best with weights of the classes and of the branches, with a tuned threshold, and trained for longer.
 
     Args:

@@ -73,15 +73,6 @@ class Split:
         size = None if self._loader is None else self._loader.batch_size
         return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
 
-    def describe_unused(self, recipe: Recipe) -> list[str]:
-        """Say in a sentence where the batch size of the recipe gives way to another one of the `DataLoader`; nothing elsewhere."""
-        adopted = self.adopt_batches(recipe).batch_size
-        if recipe.batch_size in (None, adopted):
-            return []
-        return [
-            f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the {self.name} data has {adopted}."
-        ]
-
     def evaluation_batch(self, recipe: Recipe) -> int:
         """Return the batch size of an evaluation."""
         return recipe.evaluation_batch or require(self.adopt_batches(recipe).batch_size)

@@ -163,7 +163,11 @@ class SupervisedTask(TrainerTask):
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = self._set_measure(branch)
         read = [describe_splits(proxy, self._branch), *describe_folds(self._splits["proxy"], data)]
-        self._choices = [*read, *proxy["train"].describe_unused(recipe), *self._describe_numbers()]
+        if recipe.batch_size not in (None, size := self.recipes["proxy"].batch_size):
+            read.append(
+                f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
+            )
+        self._choices = [*read, *self._describe_numbers()]
         self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
     @property
