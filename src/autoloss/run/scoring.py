@@ -238,8 +238,8 @@ def explain(
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", steps=4)
     >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
-    >>> _ = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="iris")
-    >>> found = autoloss.explain("iris", task=task, seeds=2, workers=0)
+    >>> _ = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="to_explain")
+    >>> found = autoloss.explain("to_explain", task=task, seeds=2, workers=0)
     >>> found.causes[-1].name
     'none of these'
     """
