@@ -52,7 +52,7 @@ class Resolution:
         gained = f"gains {figure(gain)} over" if gain > 0 else "is not ahead of"
         return (
             f"{text}, and the standard loss {gained} the untrained network. A search would choose by chance. Give "
-            "more validation data, or several partitions of all data: Data(folds=5), for the task tabular --set folds=5."
+            "more validation data or, where the task takes them, several partitions of all data: Data(folds=5) or --set folds=5."
         )
 
 
