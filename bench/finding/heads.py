@@ -34,8 +34,8 @@ from searches import make_search_parser, tell
 
 ARMS = ("balance of a known loss", "balance of the standard loss")
 FIGURES = {
-    **{f"{arm}: found less best known, mean": Figure(("means", {"arm": arm}, "lead")) for arm in ARMS},
-    **{f"{arm}: found, mean": Figure(("means", {"arm": arm}, "found")) for arm in ARMS},
+    **{f"{arm}: found less best known, mean": Figure(("means", {"arm": arm}, "lead"), 4) for arm in ARMS},
+    **{f"{arm}: found, mean": Figure(("means", {"arm": arm}, "found"), 4) for arm in ARMS},
 }
 RECIPE = autoloss.Recipe(epochs=15, batch_size=20, learning_rate=0.1)
 
