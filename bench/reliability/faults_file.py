@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -223,6 +224,9 @@ def full_disk(folder: Path, known: Clean, *, periods: int = 3, kinds: Sequence[s
     for kind in kinds:
         directory, result = folder / f"full-{kind}", folder / f"full-{kind}.result"
         ended = waited(forked(partial(_run_full, kind, directory, known, periods, result)))
+        if ended == -signal.SIGKILL and not any(folder.glob(f"full-{kind}/**/{FILE}")):
+            # A process that was forked beside threads may wait for one of them before its run begins.
+            ended = waited(forked(partial(_run_full, kind, directory, known, periods, result)))
         if ended == UNAVAILABLE:
             skipped.append(kind)
             continue
