@@ -159,6 +159,13 @@ def test_a_verdict_holds_trainings_on_one_task_only(run: Path):
     assert changed["cross entropy"] != before["cross entropy"]
     with Store(directory) as store:
         assert len(list(store.database.read("training"))) > trained + len(changed), "nothing recorded is lost"
+    explained: list[str] = []
+    autoloss.explain(directory, task=make(valid=2), seeds=2, workers=0, say=explained.append)
+    assert sum(text.startswith(EXPECTED) for text in explained) == 1
+    with Store(directory) as store:
+        assert store.settings().task_version == 2
+        # Of the trainings on three tasks, those on this one alone.
+        assert 0 < len(store.trainings()) < len(list(store.database.read("training", "candidate IS NULL")))
     again = measure(make(), 4)
     assert "the task is again as the run began" in open_run(directory).settings.changes[-1]
     assert {name: again[name] for name in before} == before

@@ -218,10 +218,7 @@ def find_promising(
 
 
 def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Record, vary: Vary) -> list[list[Row]]:
-    """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first.
-
-    What a comparison needs, whenever it is trained.
-    """
+    """Train each entrant at the rates on one seed, shortly where the task allows it; return the rows of each, the best first."""
     setting = _name_setting(task)
     grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in NEAR_RATES] for one in entrants]
     seeds, share = training_seeds(seed, TUNING, 1), choose_first_share(task, TUNING_SHARE)

@@ -167,7 +167,7 @@ class Concerns:
         return found
 
 
-def describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
+def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
     """Say in a sentence how the task differs from the beginning of the run; an empty text where it does not.
 
     Samples, the untrained network's score, the standard loss and the recipe are compared. Another number of outputs is refused.
@@ -239,7 +239,7 @@ def note_changes(
     Args:
         candidates: Number of candidates that were proposed before.
     """
-    changed, kept = describe_changes(evaluator, settings), list(settings.changes)
+    changed, kept = _describe_changes(evaluator, settings), list(settings.changes)
     for text in filter(None, [*_describe_upgrade(settings.build), changed]):
         say(text)
         if not any(one.endswith(text) for one in kept):

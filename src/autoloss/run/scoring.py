@@ -21,7 +21,7 @@ from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
-from autoloss.run.notes import describe_changes, note_changes
+from autoloss.run.notes import note_changes
 from autoloss.run.progress import Finale, Forecast
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
@@ -254,8 +254,7 @@ def explain(
         evaluator = prepare(request)
         entrant = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula))
         tell = say or (lambda text: None)
-        for text in describe_changes(evaluator, found.settings):
-            tell(text)
+        note_changes(evaluator, found.settings, store, found.reader.count, tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             explanation, plan = explain_loss(entrant, evaluator, seeds, Record(dispatcher, store), tell)
         store.change_setting("explanation", asdict(plan))
