@@ -106,13 +106,17 @@ def _list_calibration() -> dict[str, str]:
 
 def _list_engine() -> dict[str, str]:
     rejection, agreement, faults = _read("rejection"), _read("agreement"), _read("faults")["promises"]
-    criterion = {row["name"]: row for row in _read("criterion")["rows"]}
+    criterion, on_gpu = ({row["name"]: row for row in _read(name)["rows"]} for name in ("criterion", "criterion_gpu"))
+    hours = [row["hours"] for row in _read("proxies")["rows"] if row["loss"] == "published"]
     return {
         "ratio": f"{rejection['ratio']:.0f}",
         "accepts": str(agreement["reference_accepts"]),
         "false_accepts": str(agreement["false_accepts"]),
         "false_rejects": str(agreement["false_rejects"]),
         "criterion_ce": f"{criterion['baseline/ce']['ratio_compiled']:.2f}",
+        "gpu_ce": f"{on_gpu['baseline/ce']['ratio_compiled']:.2f}",
+        "proxy_least": f"{60 * min(hours):.1f}",
+        "proxy_most": f"{60 * max(hours):.0f}",
         "faults": str(len(faults)),
         "fault_trials": f"{sum(one['trials'] for one in faults):,}",
         "lost": str(sum(one["lost"] for one in faults)),
@@ -124,14 +128,11 @@ def _list_border() -> dict[str, str]:
     means = {row["loss"]: row for row in search["comparison"]}
     found, known = means[search["winner"]], means[search["recommendation"]["loss"]]
     dice, ce = means["baseline/dice"], means["baseline/ce"]
-    before = _read("digits_bf1_before")["searches"][0]
-    earlier = next(row for row in before["comparison"] if row["loss"] == before["winner"])
     return {
         "border_found": f"{found['mean']:.4f}",
         "border_dice": f"{dice['mean']:.4f}",
         "border_known": f"{known['mean']:.4f}",
         "border_name": known["loss"],
-        "border_earlier": f"{earlier['mean']:.4f}",
         "border_ce": f"{ce['mean']:.4f}",
         "border_seeds": str(len(found["scores"])),
     }

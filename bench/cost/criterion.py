@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from autoloss import zoo
 from autoloss.space.loss import bind
 from autoloss.space.pairs import PairBranch
+from machine import describe_device, synchronize
 from output import Figure, emit, make_parser, parse_arguments
 
 CLASSES = 21
@@ -61,10 +62,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     generator = torch.Generator().manual_seed(0)
     shape = (arguments.images, arguments.side, arguments.side)
-    logits = torch.randn(shape[0], CLASSES, *shape[1:], generator=generator).requires_grad_()
-    labels = torch.randint(CLASSES, shape, generator=generator)
+    logits = torch.randn(shape[0], CLASSES, *shape[1:], generator=generator).to(arguments.device).requires_grad_()
+    labels = torch.randint(CLASSES, shape, generator=generator).to(arguments.device)
     rows = [row(label, LOSSES[label], logits, labels, arguments) for label in arguments.losses]
     result: dict[str, Any] = {
+        "device": describe_device(arguments.device),
         "threads": torch.get_num_threads(),
         "shape": list(logits.shape),
         "size": {name: vars(arguments)[name] for name in ("images", "side", "pairs", "eager_pairs")},
@@ -86,6 +88,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
     parser.add_argument("--backend", default="inductor", help="of torch.compile")
     parser.add_argument("--threads", type=int, help="of torch; its own choice by default")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; pairs of items are measured on the processor")
     # Tensors above 32 MB are returned to the system after each step. With smaller ones cross entropy, which allocates more,
     # would look faster than it is.
     return parse_arguments(parser, argv, images=2, pairs=7, eager_pairs=2)
@@ -147,14 +150,17 @@ def ratios(step: Step, logits: Tensor, labels: Tensor, pairs: int) -> list[float
 
 def timed(step: Step, logits: Tensor, labels: Tensor) -> float:
     logits.grad = None
+    synchronize(logits.device)
     began = time.perf_counter()
     step(logits, labels).backward()
+    synchronize(logits.device)
     return time.perf_counter() - began
 
 
 def _print(result: dict[str, Any]) -> None:
     if result["rows"]:
-        print(f"Forward and backward at {tuple(result['shape'])}, {result['threads']} threads; cross entropy is 1")
+        print(f"Forward and backward at {tuple(result['shape'])} on {result['device']}, ", end="")
+        print(f"{result['threads']} threads; cross entropy is 1")
         print(f"{'loss':12}{'eager':>8}{'target':>8}{'compiled':>10}{'middle half':>16}{'target':>8}")
     for row in result["rows"]:
         half = "–".join(f"{value:.2f}" for value in row["middle_half"])

@@ -20,6 +20,17 @@ def describe_machine() -> dict[str, str]:
     }
 
 
+def describe_device(device: str) -> str:
+    """Return the name of a device of torch: that of the GPU, or cpu."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work; a clock reads nothing of it before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
