@@ -10,6 +10,11 @@ def figure(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
+def plus_minus(half: float | None) -> str:
+    """Write half the width of an interval after its middle, ` ± 0.0100`; empty where there is none."""
+    return "" if half is None else f" ± {figure(half)}"
+
+
 def signed(value: float) -> str:
     """Write a difference of metrics with its sign."""
     return f"{value:+.4f}".replace("-", "−")

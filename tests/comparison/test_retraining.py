@@ -18,7 +18,7 @@ from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import State
-from autoloss.report.retrained import retraining_table, to_markdown, write
+from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain

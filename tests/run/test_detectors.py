@@ -9,7 +9,7 @@ import pytest
 import autoloss
 from autoloss import recipes
 from autoloss.comparison.retrain import FILE, Pace
-from autoloss.report.retrained import to_markdown
+from autoloss.report.trainings import to_markdown
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.store.run_settings import TaskReference

@@ -124,7 +124,7 @@ def explain(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Explain why a loss is better: step sizes, weights or recipe."""
-    from autoloss.report.explained import causes_table, controls_table, describe_in_full
+    from autoloss.report.trainings import causes_table, controls_table, describe_in_full
     from autoloss.run import scoring
 
     found = scoring.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
@@ -174,8 +174,8 @@ def retrain(
     given = arguments.read(locals())
     arguments.refuse_settings(given.pop("settings"), "--set of retrain")
     given["against"] = None if given.pop("baselines") is None else arguments.parse_list(baselines or "")
-    from autoloss.report.retrained import retraining_table, write
     from autoloss.report.status import Status
+    from autoloss.report.trainings import retraining_table, write
     from autoloss.run import retraining
 
     console = console_of(to_stderr=as_json)

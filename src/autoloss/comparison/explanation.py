@@ -23,7 +23,7 @@ from autoloss.comparison.entrant import (
 from autoloss.comparison.judgement import SIGNIFICANT
 from autoloss.comparison.noise import LEVEL, Estimate, estimate_mean, find_quantile
 from autoloss.comparison.recommendation import Origin, Recommendation, make_recommendation
-from autoloss.numbers import figure, signed
+from autoloss.numbers import figure, plus_minus, signed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.training.training import THRESHOLD
@@ -266,8 +266,8 @@ class Explanation:
             reasons = "; ".join(dict.fromkeys([*self.loss.reasons, *self.standard.reasons]))
             yield f"There is nothing to explain: a training with {loss} or {standard} has no score. {reasons}".strip()
             return
-        width = "" if gain.half_width is None else f" ± {figure(gain.half_width)}"
-        figures = f"{signed(gain.value)}{width} on the {self.split} split over {len(self.loss.scores)} training seeds"
+        figures = f"{signed(gain.value)}{plus_minus(gain.half_width)} on the {self.split} split"
+        figures += f" over {len(self.loss.scores)} training seeds"
         if not self.is_gain:
             yield (
                 f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain. More seeds may show "

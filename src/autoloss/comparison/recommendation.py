@@ -10,7 +10,7 @@ from autoloss.comparison.entrant import Entrant, Row, compare_paired, sort_by_me
 from autoloss.comparison.judgement import SIGNIFICANT, describe_noise
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate, combine
-from autoloss.numbers import figure, signed
+from autoloss.numbers import plus_minus, signed
 from autoloss.training.training import THRESHOLD
 from autoloss.zoo.entries import say_loss
 
@@ -136,10 +136,9 @@ def _describe(row: Row, than: Row, chosen: Row | None = None) -> str:
         return _describe(than, row, chosen)
     ahead, behind = ("it" if one is chosen else _write_label(one, chosen) for one in (row, than))
     chance = "" if _is_better(lead) else " That may be chance."
-    interval = "" if lead.half_width is None else f" ± {figure(lead.half_width)}"
     return (
-        f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{interval} (95 % confidence interval over "
-        f"{describe_noise(lead)}).{chance}"
+        f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{plus_minus(lead.half_width)} (95 % confidence "
+        f"interval over {describe_noise(lead)}).{chance}"
     )
 
 

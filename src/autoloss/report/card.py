@@ -16,7 +16,7 @@ import torch
 
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import Term
-from autoloss.numbers import figure
+from autoloss.numbers import figure, plus_minus
 from autoloss.report.page.shapes import Shape, draw_kind, probe_gradients
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
@@ -215,9 +215,8 @@ def read_evidence() -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 def describe_evidence(row: Mapping[str, Any]) -> str:
     """Write a measurement in a sentence."""
-    half = "" if row["interval"] is None else f" ± {figure(row['interval'])}"
     place = "ahead of" if row["score"] > row["rival_score"] else "behind"
     return (
-        f"{row['task']}, {row['metric']}: {figure(row['score'])}{half}, {place} {row['rival']} with {figure(row['rival_score'])} "
-        f"({row['file']})."
+        f"{row['task']}, {row['metric']}: {figure(row['score'])}{plus_minus(row['interval'])}, {place} {row['rival']} with "
+        f"{figure(row['rival_score'])} ({row['file']})."
     )

@@ -53,7 +53,8 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
     number, fidelity, searched = chosen.id, chosen.fidelity, found.configuration.search.learning_rate
     row = next((row for row in found.comparison if row.entrant.number == number), None)
     compared, also = (None, chosen.also) if row is None else (row.entrant, row.also)
-    short = "" if fidelity == 1 else f" {at_share(fidelity)}"
+    short, judged = "" if fidelity == 1 else f" {at_share(fidelity)}", found.judgement
+    seeds = "" if judged.found is None else f" (test split, {len(judged.found.scores)} training seeds)"
     promotions = {
         "promoted from": find_promotion_source(found, number),
         "promoted to": find_promotion_target(found, number),
@@ -70,19 +71,13 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
         "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
-        "judgement": _write_judgement(found) if found.top(1) and number == found.best.id else "",
+        "judgement": judged.standing.value + seeds if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(chosen.formula),
         "on this task": simplify_formulas(found, [chosen.formula])[chosen.formula].identity,
     }
     return {name: text for name, text in facts.items() if text not in ("", "–")}
-
-
-def _write_judgement(found: Search) -> str:
-    row = found.judgement.found
-    seeds = "" if row is None else f" (test split, {len(row.scores)} training seeds)"
-    return found.judgement.standing.value + seeds
 
 
 def _describe_training(found: Search, chosen: FoundLoss) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Literal
 from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row
 from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
 from autoloss.comparison.noise import Estimate, find_quantile
-from autoloss.numbers import figure, signed
+from autoloss.numbers import figure, plus_minus, signed
 from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import at_share, trains_short
 from autoloss.report.state import State
@@ -210,7 +210,7 @@ def describe_correction(judgement: Judgement) -> str:
 
 def write_mean(measured: Measurements) -> str:
     """Write a mean with its confidence interval."""
-    return figure(measured.mean) + ("" if measured.interval is None else f" ± {figure(measured.interval)}")
+    return figure(measured.mean) + plus_minus(measured.interval)
 
 
 def _describe_best(search: Search, best: FoundLoss) -> list[str]:

@@ -12,11 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from autoloss.numbers import counted, figure
-from autoloss.report.explained import CAUSES, describe_in_full, list_controls
 from autoloss.report.failures import describe_end
 from autoloss.report.leaderboard import count_seeds, write_p_value
 from autoloss.report.page.charts import SIZE
 from autoloss.report.shares import at_share, write_score
+from autoloss.report.trainings import CAUSES, describe_in_full, list_controls
 from autoloss.report.verdict import write_mean
 
 GENERATOR = b'<meta name="generator" content="autoloss'
