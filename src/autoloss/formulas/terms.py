@@ -246,9 +246,8 @@ def negate(term: Term) -> Term:
     if term.head == "sum":
         return total(*map(negate, term.parts))
     coefficient, rest = split_coefficient(term)
-    if isinstance(coefficient.value, Fraction):
-        return product(number(-coefficient.value), *list_factors(rest))
-    return product(number(-coefficient.value, opposite(coefficient.name)), *list_factors(rest))
+    name = opposite(coefficient.name) if coefficient.name else ""
+    return product(number(-coefficient.value, name), *list_factors(rest))
 
 
 def _write(term: Term, parts: list[Written], notation: Notation) -> Written:

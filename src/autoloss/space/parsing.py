@@ -171,10 +171,8 @@ class _Parser:
         value = self.power()
         while self.kind == "sign" and self.token in ("*", "/"):
             position, sign = self.start, self.advance()
-            if sign == "/":
-                value = self.divide(value, self.factor(), position)
-            else:
-                value = self.multiply(value, self.factor(), position)
+            combine = self.divide if sign == "/" else self.multiply
+            value = combine(value, self.factor(), position)
         return value
 
     def factor(self) -> _Value:
