@@ -10,7 +10,7 @@ from autoloss.tasks.task import Task
 from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
 
 SEVERAL_CHANNELS = 2
-"""One logit counts as two channels, and so for both kinds of probabilities; a baseline is of the kind of the branch itself."""
+"""One logit counts as two channels, and so for both kinds of probabilities; known losses fit by the kind of the branch itself."""
 MOST_RIVALS = 2
 """Number of baselines besides the standard loss that are measured on the test split: the best on the valid split."""
 

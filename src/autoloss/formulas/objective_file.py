@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from autoloss.errors import RequestError
 from autoloss.formulas.functions import select_functions
-from autoloss.formulas.notations import call_by_name
+from autoloss.formulas.notations import Call, call_by_name
 from autoloss.formulas.python_file import TITLE_LENGTH, check_forms, clean_text, describe_facts, wrap, write_docstring
 from autoloss.formulas.statements import PYTHON, write_line
 from autoloss.space import boosting, derivatives, objective
 from autoloss.space.derivatives import differentiate
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
+from autoloss.space.operators import Operator
 
 LIBRARIES = tuple(boosting.OBJECTIVES)
 _USE = {
@@ -99,8 +100,7 @@ def to_objective(
     adapter = boosting.OBJECTIVES[library].__name__
     labels = "Numbers." if form.activation == "none" else "0 and 1, or the numbers of the classes."
     make = _MAKE.format(adapter=adapter, labels=labels, library=library, activation=form.activation)
-    jets = replace(PYTHON, call=lambda one: call_by_name("absolute" if one.name == "abs" else one.name, one.arity))
-    formula = _FORMULA.format(line=write_line(tree, jets))
+    formula = _FORMULA.format(line=write_line(tree, replace(PYTHON, call=_call_jet)))
     functions, used = select_functions(f"{formula}\n{make}", _read_sources())
     constants = [
         f"{name} = {value!r}".replace("'", '"')
@@ -130,3 +130,7 @@ def _read_sources() -> dict[str, str]:
         if (inspect.isclass(member) or inspect.isfunction(member)) and member.__module__ == module.__name__
     }
     return {name: text.replace("RequestError", "ValueError") for name, text in found.items()}
+
+
+def _call_jet(operator: Operator) -> Call:
+    return call_by_name("absolute" if operator.name == "abs" else operator.name, operator.arity)

@@ -12,6 +12,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from autoloss import zoo
+from autoloss.comparison.baselines import SEVERAL_CHANNELS
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.rejection.reasons import Reason
@@ -24,8 +25,6 @@ from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.task import Task
 
 COMMENT = "#"
-TWO_CHANNELS = 2
-"""A loss fits by its activation alone: one logit counts as two channels, and so for both kinds of probabilities, only if asked."""
 FROM_RUN = 10
 """Number of the best losses of another run that are taken."""
 
@@ -129,8 +128,10 @@ def read_losses(start: Iterable[str]) -> list[NamedLoss]:
 def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
     """Yield the losses that a name stands for on a task."""
     if named.label in COLLECTIONS:
-        for take in (_take_standard, COLLECTIONS[named.label]):
-            yield from take(task, operators, f"the {named.label}")
+        standard = [(join_branches(task.standard), task.standard)] if task.standard else []
+        for label, text in (*standard, *COLLECTIONS[named.label](task)):
+            with suppress(RequestError):
+                yield _resolve(NamedLoss(label, text, f"the {named.label}"), task, operators)
         return
     wanted = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
     if named.leaves not in (None, wanted):
@@ -158,30 +159,15 @@ def _resolve(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) ->
     return StartingLoss(label, text, source, place, loss=Loss(trees))
 
 
-def _take_zoo(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
-    """Yield all of the zoo, as far as they are formulas that fit the branches."""
-    for name in zoo.names():
-        with suppress(RequestError):
-            yield _resolve(NamedLoss(name, source=source), task, operators)
-
-
-def _take_shelf(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
+def _list_shelf(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the losses of the shelf that fit, each on one branch, with the standard loss on the others; branches take turns."""
     fitting = [
-        [(name, entry.name) for entry in zoo.SHELF if branch.fits(entry.activation, TWO_CHANNELS)]
+        [(name, entry.name) for entry in zoo.SHELF if branch.fits(entry.activation, SEVERAL_CHANNELS)]
         for name, branch in task.branches.items()
     ]
     # A small budget does not reach all: it shall reach some of each branch.
     for name, entry in filter(None, chain.from_iterable(zip_longest(*fitting))):
-        label = entry if len(task.branches) == 1 else f"{name}: {entry}"
-        with suppress(RequestError):
-            yield _resolve(NamedLoss(label, {**task.standard, name: entry}, source), task, operators)
-
-
-def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
-    if task.standard:
-        with suppress(RequestError):
-            yield _resolve(NamedLoss(join_branches(task.standard), task.standard, source), task, operators)
+        yield entry if len(task.branches) == 1 else f"{name}: {entry}", {**task.standard, name: entry}
 
 
 def _read_run(directory: str) -> list[NamedLoss]:
@@ -200,8 +186,11 @@ def _read_run(directory: str) -> list[NamedLoss]:
     ]
 
 
-COLLECTIONS = {"zoo": _take_zoo, "shelf": _take_shelf}
-"""Word for many known losses → what yields those that fit the task, after its standard loss."""
+COLLECTIONS: Mapping[str, Callable[[Task], Iterable[tuple[str, str | Mapping[str, str]]]]] = {
+    "zoo": lambda task: ((name, "") for name in zoo.names()),
+    "shelf": _list_shelf,
+}
+"""Word for many known losses → their labels and texts; those that fit the task stand for it, after its standard loss."""
 
 
 def _describe_leaves(leaves: Mapping[str, Sequence[str]]) -> str:
