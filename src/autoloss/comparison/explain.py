@@ -197,8 +197,8 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
         tuned: Rule → the standard loss at its best rate. What has no rate of its own has that of `recipe`.
     """
     task, plain = trial.evaluator.task, replace(tuned["recipe"], label=trial.standard.label)
-    ways: dict[StepRule, Entrant] = {rule: replace(plain, step_rule=rule) for rule in task.step_rules} | dict(tuned)
-    changed = {CHANGES.get(rule, "learning rate"): replace(one, label=plain.label) for rule, one in ways.items()}
+    ways = [*((rule, replace(plain, step_rule=rule)) for rule in task.step_rules), *tuned.items()]
+    changed = {CHANGES.get(rule, "learning rate"): replace(one, label=plain.label) for rule, one in ways}
     if task.tunes_threshold:
         changed["tuned threshold"] = replace(plain, tuned_threshold=True)
     if task.lengthens:

@@ -27,7 +27,7 @@ from autoloss.store.lock import lock_run
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
-from autoloss.training.checkpoints import Checkpoints, delete_checkpoints
+from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences
 from autoloss.training.execution import Execution
 from autoloss.training.training import Training
 from autoloss.untrusted_json import parse_json
@@ -125,8 +125,10 @@ class Retrainer:
         settings, known = json.dumps(self.settings, sort_keys=True), store.texts().get(SETTINGS)
         if known is None:
             store.change_setting(SETTINGS, settings)
-        else:
-            _refuse_another(self.directory, parse_json(known), parse_json(settings))
+        elif found := describe_differences(_flat(parse_json(known)), _flat(parse_json(settings))):
+            raise RequestError(
+                f"{self.directory} contains another retraining: {found}. Repeat it, or use another directory."
+            )
         return store.trainings()
 
     def _folder(self, entrant: Entrant, number: int) -> Path:
@@ -218,14 +220,6 @@ def _open(directory: Path) -> Iterator[Store | None]:
         raise RequestError(f"{directory} cannot be made: {error.strerror}. Give another directory.") from None
     with lock_run(directory), Store(directory, write=True, file=FILE) as store:
         yield store
-
-
-def _refuse_another(directory: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    one, other = _flat(there), _flat(here)
-    differing = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
-    if differing:
-        listed = "; ".join(f"{name} is {one.get(name)!r} there and {other.get(name)!r} here" for name in differing)
-        raise RequestError(f"{directory} contains another retraining: {listed}. Repeat it, or use another directory.")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

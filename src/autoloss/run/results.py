@@ -360,14 +360,6 @@ def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
     return Search(read_once(directory), trust=trust)
 
 
-def read_run(directory: Path, end: str, own: Sequence[Operator], branches: Mapping[str, Branch]) -> Search:
-    """Read a whole run for who drove it."""
-    found = Search(read_once(directory), end, own, branches)
-    # Nothing is read from the directory later: a caller may remove it.
-    _ = found.history
-    return found
-
-
 def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
     """Return a loss at the learning rate that it was compared at in a run.
 

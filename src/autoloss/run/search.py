@@ -26,7 +26,7 @@ from autoloss.run.loop import run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
 from autoloss.run.progress import Forecast, NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
-from autoloss.run.results import Search, open_run, read_run
+from autoloss.run.results import Search, open_run
 from autoloss.run.starting_losses import StartingLoss
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
@@ -35,6 +35,7 @@ from autoloss.store import store as stores
 from autoloss.store.database import resume_command, warn
 from autoloss.store.lock import FILE as LOCK
 from autoloss.store.lock import lock_run
+from autoloss.store.read import read_once
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.samples import FILE as SAMPLES
 from autoloss.store.store import Store
@@ -297,7 +298,10 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
     # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
     table = evaluator.operators
     own = [table[name] for name in configuration.space.operators if name in table]
-    return read_run(directory, end, own, task.branches)
+    result = Search(read_once(directory), end, own, task.branches)
+    # Nothing is read from the directory later: a caller may remove it.
+    _ = result.history
+    return result
 
 
 @contextmanager

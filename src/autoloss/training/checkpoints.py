@@ -89,7 +89,11 @@ class TrainingState:
             raise RequestError(
                 f"{path} cannot be read by every process. Use a folder that all machines share.", argument="out"
             )
-        _check_metadata(state[METADATA], checkpoints.metadata, path)
+        if differing := describe_differences(state[METADATA], checkpoints.metadata):
+            raise RequestError(
+                f"{path} belongs to another training: {differing}. Repeat that training, or use another folder.",
+                argument="out",
+            )
         try:
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -178,14 +182,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) and METADATA in state else None
 
 
-def _check_metadata(there: Metadata, here: Metadata, path: Path) -> None:
+def describe_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Say which values a folder holds in another way than they are now; empty where none."""
     differing = [name for name in dict.fromkeys((*there, *here)) if there.get(name) != here.get(name)]
-    if differing:
-        listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
-        raise RequestError(
-            f"{path} belongs to another training: {listed}. Repeat that training, or use another folder.",
-            argument="out",
-        )
+    return "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
 
 
 def _get_generators(device: torch.device) -> dict[str, Any]:
