@@ -199,10 +199,13 @@ def build_task(
     tolerance = options.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = make_metrics(tolerance=tolerance, ignore_index=IGNORED, left_out=options.background)
     classes = len(splits.train.classes)
-    valid = WholeImageDataset(splits.valid) if splits.full_train is None else None
+    # Resized copies of the images, which are made if there are none yet.
+    valid, test, train = (open_copy(images, proxy.side) for images in (splits.valid, splits.test, splits.train))
     task = SupervisedTask(
         proxy.build(classes),
-        **_proxy_data(splits, proxy.side),
+        AugmentedDataset(train, proxy.side),
+        WholeImageDataset(valid, proxy.side),
+        test=WholeImageDataset(test, proxy.side),
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
@@ -212,7 +215,7 @@ def build_task(
             groups=full.groups(),
             data={
                 "train": AugmentedDataset(splits.full_train or splits.train, full.side),
-                "valid": valid,
+                "valid": WholeImageDataset(splits.valid) if splits.full_train is None else None,
                 "test": WholeImageDataset(splits.test),
             },
         ),
@@ -250,13 +253,6 @@ def _make_factory(
 voc_seg = _make_factory("voc-seg", VocOptions, split_voc)
 cityscapes_seg = _make_factory("cityscapes-seg", CityscapesOptions, split_cityscapes)
 folder_seg = _make_factory("folder-seg", FolderOptions, split_folder, OF_FOLDERS)
-
-
-def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
-    """Return the splits on a resized copy of the images, which is made if there is none yet."""
-    evaluated = {"valid": splits.valid, "test": splits.test}
-    whole = {split: WholeImageDataset(open_copy(images, side), side) for split, images in evaluated.items()}
-    return {"train": AugmentedDataset(open_copy(splits.train, side), side), **whole}
 
 
 def _build_network(name: str, *arguments: Any, **options: Any) -> Any:

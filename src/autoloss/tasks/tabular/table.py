@@ -222,7 +222,10 @@ def _read_cells(path: Path, faults: Faults) -> Cells:
     header = _read_header(path, rows[0], faults)
     if len(rows) == 1:
         raise RequestError(f"{path.name} holds no rows after its header in line {rows[0][0]}. Add rows.")
-    kept = [(line, row) for line, row in rows[1:] if _check_length(row, header, line, faults)]
+    kept = [(line, row) for line, row in rows[1:] if len(row) == len(header)]
+    for line, row in rows[1:]:
+        if len(row) != len(header):
+            faults.add(line, None, f"{len(row)} values where the header has {len(header)} columns")
     columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
     return Cells(header, columns, [line for line, _ in kept])
 
@@ -272,12 +275,6 @@ def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tupl
         elif first.setdefault(name, index) != index:
             faults.add(line, name, f"the same name is used by columns {first[name] + 1} and {index + 1}")
     return tuple(names)
-
-
-def _check_length(row: Sequence[str], header: Sequence[str], line: int, faults: Faults) -> bool:
-    if len(row) != len(header):
-        faults.add(line, None, f"{len(row)} values where the header has {len(header)} columns")
-    return len(row) == len(header)
 
 
 def _drop_rows(path: Path, cells: Cells, names: Sequence[str]) -> Cells:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,26 +24,19 @@ from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 from autoloss.tasks.tabular.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
 from autoloss.tasks.tabular.table import read_csv
 
-
-@dataclass(frozen=True, slots=True)
-class BundledData:
-    """A function of `sklearn.datasets`, and default options for its data set."""
-
-    load: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-BUNDLED = {
-    "breast_cancer": BundledData("load_breast_cancer"),
+HARD = "_hard"
+BUNDLED: Mapping[str, Mapping[str, Any]] = {
+    "breast_cancer": {},
     # For benchmarks, which need losses that differ at every learning rate. The validation F1 of cross entropy is 0.77 to 0.80 at
     # 0.3 to 3 times the learning rate, and that of -y * log(p) / mean_nhw(y) 0.84 at 0.1 of it (10 seeds, sd 0.02). Wrong labels
     # are no alternative: a third of the learning rate, which acts as early stopping, compensates for them.
-    "breast_cancer_hard": BundledData("load_breast_cancer", {"imbalance": 10.0, "input_noise": 1.0}),
-    "wine": BundledData("load_wine"),
-    "digits": BundledData("load_digits"),
-    "iris": BundledData("load_iris"),
-    "diabetes": BundledData("load_diabetes"),
+    "breast_cancer_hard": {"imbalance": 10.0, "input_noise": 1.0},
+    "wine": {},
+    "digits": {},
+    "iris": {},
+    "diabetes": {},
 }
+"""Data set of scikit-learn, `HARD` aside → default options."""
 NOISE_SEED = 0
 """Seed of the rows that are dropped or get a wrong label; fixed, as part of the data."""
 
@@ -131,13 +123,12 @@ def describe_boosting(
     )
 
 
-def _preset(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the default options of a bundled data set."""
-    data = str(options.get("data"))
-    return BUNDLED[data].options if data in BUNDLED else {}
-
-
-tabular = TaskFactory(name="tabular", options=TabularOptions, build=build_task, preset=_preset)
+tabular = TaskFactory(
+    name="tabular",
+    options=TabularOptions,
+    build=build_task,
+    preset=lambda options: BUNDLED.get(str(options.get("data")), {}),
+)
 
 
 def load_table(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:
@@ -146,7 +137,7 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
         if target is not None or options.drop:
             raise RequestError(f"The bundled data set {data!r} has a fixed target and inputs. Remove target and drop.")
         # Imported here: it takes a second, and a CSV file does not need it.
-        bunch = getattr(import_module("sklearn.datasets"), BUNDLED[data].load)()
+        bunch = getattr(import_module("sklearn.datasets"), f"load_{data.removesuffix(HARD)}")()
         names = bunch.get("target_names")
         labels = bunch.target.tolist() if names is None else [str(names[index]) for index in bunch.target]
         place = f"the data set {data!r}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +57,6 @@ def read_binary(file: Path) -> np.ndarray:
     return (read_indices(file) == IGNORED).astype(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    """The labels of a mask that are classes, and whether some pixels are ignored."""
-
-    classes: frozenset[int]
-    ignores: bool
-
-
 @functools.lru_cache(maxsize=4)
 def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[Path], np.ndarray]]:
     """Return the largest label of all masks, plus one, and what reads them: where all labels are 0 and 255, 255 is a class.
@@ -78,9 +69,10 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[P
     place = masks[0][0].parent
     if faults:
         raise report_faults(str(place), faults)
-    present = sorted(frozenset[int]().union(*(one.classes for one in labels if isinstance(one, _Labels))))
+    every = frozenset[int]().union(*(one for one in labels if not isinstance(one, Fault)))
+    present = sorted(every - {IGNORED})
     found = max(present, default=0) + 1
-    if present == [0] and any(one.ignores for one in labels if isinstance(one, _Labels)):
+    if every == {0, IGNORED}:
         return 2, read_binary
     if found < 2:
         raise RequestError(f"All {len(masks)} masks in {place} contain a single label; expected class indices: 0, 1, …")
@@ -93,20 +85,18 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[P
     return found, read_indices
 
 
-def _read_labels(mask: Path) -> _Labels | Fault:
+def _read_labels(mask: Path) -> frozenset[int] | Fault:
     try:
         labels = read_indices(mask)
     except FaultyFile as error:
         return error.fault
-    present = frozenset(np.flatnonzero(np.bincount(labels.ravel())).tolist())
-    return _Labels(present - {IGNORED}, IGNORED in present)
+    return frozenset(np.flatnonzero(np.bincount(labels.ravel())).tolist())
 
 
-def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list[Fault]:
+def _find_mixed(masks: Sequence[Path], found: Sequence[frozenset[int] | Fault]) -> list[Fault]:
     """Return the masks that hold 0 and 255 alone where all others have classes and no pixel to ignore."""
-    labels = [one for one in found if isinstance(one, _Labels)]
-    classes = [one for one in labels if one.classes - {0}]
-    if not classes or any(one.ignores for one in classes):
+    classes = [one for one in found if not isinstance(one, Fault) and one - {0, IGNORED}]
+    if not classes or any(IGNORED in one for one in classes):
         return []
     return [
         Fault(
@@ -116,7 +106,7 @@ def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list
             f"Save its foreground as a class index, such as 1. If {IGNORED} is to be ignored: --set classes=<number of classes>.",
         )
         for mask, one in zip(masks, found, strict=True)
-        if isinstance(one, _Labels) and one.ignores
+        if not isinstance(one, Fault) and IGNORED in one
     ]
 
 
