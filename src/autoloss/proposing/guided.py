@@ -106,7 +106,11 @@ class _Models:
         observed = tuple(visible.scored(visible.configuration.search.rungs[0], repeated=False))
         if self._observed != observed:
             self._observed = observed
-            self._weigh(visible, observed[-MOST_OBSERVED:])
+            latest = observed[-MOST_OBSERVED:]
+            for branch in visible.branches:
+                if self._memory is not None and self._memory.knows(branch):
+                    formulas, scores = _list_formulas(visible, branch, latest), visible.scores(latest)
+                    self._weights[branch] = self._memory.weigh(branch, formulas, scores)
             self.own = None
             if len(observed) >= LEAST_OBSERVED:
                 # By a number of observations that is a multiple, so that a resumed search chooses alike.
@@ -122,12 +126,6 @@ class _Models:
             return np.zeros(len(formulas))
         # Not a product of matrices: its order of additions depends on the library's threads.
         return (self._memory.predict(branch, formulas) * self._weights[branch]).sum(axis=1) / len(self._weights)
-
-    def _weigh(self, visible: View, observed: Sequence[int]) -> None:
-        for branch in visible.branches:
-            if self._memory is not None and self._memory.knows(branch):
-                formulas, scores = _list_formulas(visible, branch, observed), visible.scores(observed)
-                self._weights[branch] = self._memory.weigh(branch, formulas, scores)
 
     def _make_model(self, visible: View, observed: Sequence[int], smoothness: Smoothness | None = None) -> ScoreModel:
         latest = observed[-MOST_OBSERVED:]

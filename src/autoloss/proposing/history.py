@@ -116,11 +116,6 @@ class History:
         plan = self.plan(len(self.candidates))
         return plan.fidelity * len(plan.seeds) * len(plan.folds)
 
-    @property
-    def known_verdicts(self) -> dict[str, bytes]:
-        """Branch → all verdicts, as `pack_verdict` writes them, oldest first."""
-        return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
-
     def plannable(self, k: int) -> bool:
         """Return True if everything that the plan of candidate k depends on is known."""
         return not self._proposer.needs_outcomes(k) or self._ledger.covers(k)

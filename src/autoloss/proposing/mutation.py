@@ -117,13 +117,9 @@ def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
     if not settings.sum and not settings.refine:
         return Kind.MUTATION
     drawn = rng.random()
-    return (
-        Kind.SUM
-        if drawn < settings.sum
-        else Kind.REFINEMENT
-        if drawn < settings.sum + settings.refine
-        else Kind.MUTATION
-    )
+    if drawn < settings.sum:
+        return Kind.SUM
+    return Kind.REFINEMENT if drawn < settings.sum + settings.refine else Kind.MUTATION
 
 
 def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:

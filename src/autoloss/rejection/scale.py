@@ -7,7 +7,6 @@ loss that was drawn. Trained at one norm of the gradient, losses are compared by
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -63,7 +62,7 @@ class ScaleMeasure:
         """
         later = self._partly.gradients([tree])[0]
         # Within the range of factors: losses that no factor brings to the standard's scale are not equal in training.
-        ratio = min(max(self._standard / join_norms(gradient.norms), LEAST_FACTOR), LARGEST_FACTOR)
+        ratio = min(max(self._standard / math.hypot(*gradient.norms), LEAST_FACTOR), LARGEST_FACTOR)
         values = (*gradient.norms, *gradient.products, *later.norms, *later.products)
         if self._direction:
             pairs = [pair for one in (gradient, later) for pair in zip(one.products, one.norms, strict=True)]
@@ -72,19 +71,14 @@ class ScaleMeasure:
         return Scaled(round_factor(ratio), tuple(round_digits(value * ratio, DIGITS) for value in values))
 
 
-def join_norms(norms: Sequence[float]) -> float:
-    """Return the norm of the gradient on all samples together."""
-    return math.hypot(*norms)
-
-
 def measure_norm(loss: Expression | BranchLoss, engine: Engine) -> float:
     """Return the joint norm of a loss's gradient on the samples, in the unit of a tree's plain sum.
 
     A hand-written loss has its own reduction; it is brought to that unit by the branch's divisor and weight.
     """
     if isinstance(loss, Expression):
-        return join_norms(engine.gradients([loss])[0].norms)
-    return join_norms([_measure_mean(loss, engine.branch, sample) for sample in engine.reference.samples])
+        return math.hypot(*engine.gradients([loss])[0].norms)
+    return math.hypot(*(_measure_mean(loss, engine.branch, sample) for sample in engine.reference.samples))
 
 
 def _measure_mean(loss: BranchLoss, branch: Branch, sample: Sample) -> float:

@@ -94,7 +94,3 @@ class Execution:
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a network is called; losses are computed outside it, in float32."""
         return torch.autocast(self.torch_device.type, PRECISIONS[self.precision], enabled=self.precision != "float32")
-
-    def grad_scaler(self) -> torch.amp.GradScaler:
-        """Return the gradient scaler for float16; it is disabled in other precisions."""
-        return torch.amp.GradScaler(self.torch_device.type, enabled=self.precision == "float16")

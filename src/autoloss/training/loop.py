@@ -138,7 +138,8 @@ def fit(
     distribution.synchronize(network)
     optimizer = make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
     rates = Rates(optimizer, recipe, steps)
-    training = TrainingState(network, optimizer, execution.grad_scaler())
+    scaler = torch.amp.GradScaler(execution.torch_device.type, enabled=execution.precision == "float16")
+    training = TrainingState(network, optimizer, scaler)
     checkpoints = execution.checkpoints
     if checkpoints:
         checkpoints = checkpoints.with_metadata({**_make_metadata(recipe, steps, execution), **(metadata or {})})
