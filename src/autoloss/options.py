@@ -5,15 +5,13 @@ Values are checked by pydantic, and texts are read as the type of their field; a
 
 from __future__ import annotations
 
-import collections.abc
 import functools
 import math
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import ConfigDict, Field, ValidationError
@@ -36,8 +34,8 @@ DESCRIPTIONS: Mapping[Any, str] = {
     bool: "true or false",
     str: "text",
     type(None): "none",
-    collections.abc.Callable: "a class or function",
-    collections.abc.Mapping: "a dictionary",
+    Callable: "a class or function",
+    Mapping: "a dictionary",
 }
 BOUNDS = (
     (Ge, "ge", "at least"),
@@ -122,14 +120,14 @@ def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> 
     """
     for name, value in values.items():
         annotation = list_types(function)[name]
-        if not isinstance(value, tuple(typing.get_origin(kind) or kind for kind, _ in _list_kinds(annotation))):
+        if not isinstance(value, tuple(get_origin(kind) or kind for kind, _ in _list_kinds(annotation))):
             raise _refuse(name, value, annotation)
 
 
 @functools.cache
 def list_types(owner: Any) -> Mapping[str, Any]:
     """Return the type of each option of a class, or of each argument of a function, with its range."""
-    return typing.get_type_hints(owner, include_extras=True)
+    return get_type_hints(owner, include_extras=True)
 
 
 def describe(annotation: Any) -> str:
@@ -153,25 +151,25 @@ def _refuse(name: str, value: Any, annotation: Any) -> RequestError:
 
 def _list_kinds(annotation: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield each alternative of a type with its limits."""
-    origin = typing.get_origin(annotation)
+    origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        for part in typing.get_args(annotation):
+        for part in get_args(annotation):
             yield from _list_kinds(part)
     elif origin is Annotated:
-        kind, *details = typing.get_args(annotation)
+        kind, *details = get_args(annotation)
         yield kind, tuple(limit for detail in details for limit in getattr(detail, "metadata", ()))
     else:
         yield annotation, ()
 
 
 def _list_choices(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _describe_kind(kind: Any) -> str:
     if choices := _list_choices(kind):
         return " or ".join(map(repr, choices))
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    origin, parts = get_origin(kind), get_args(kind)
     if origin is tuple:
         count = "" if parts[-1] is ... else f"{len(parts)} "
         return f"{count}values with commas between, each {describe(parts[0])}"
@@ -195,7 +193,7 @@ def _read(value: Any, annotation: Any) -> Any:
         return value
     if type(None) in kinds and value in ("", "none"):
         return None
-    if any(typing.get_origin(kind) is tuple for kind in kinds):
+    if any(get_origin(kind) is tuple for kind in kinds):
         return tuple(part for part in map(str.strip, value.strip("()").split(",")) if part)
     number = _read_number(value) if int in kinds or float in kinds else None
     if number is None or (float not in kinds and number != number.to_integral_value()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from math import isqrt
 
 import torch
 
@@ -58,7 +57,7 @@ def evaluate_exactly(operator: str, values: Sequence[Fraction]) -> Fraction | No
         case "max_pool" | "min_pool" | "mean_nhw" | "mean_c":
             return value
         case "sqrt":
-            above, below = isqrt(abs(value.numerator)), isqrt(value.denominator)
+            above, below = math.isqrt(abs(value.numerator)), math.isqrt(value.denominator)
             if (above * above, below * below) != (abs(value.numerator), value.denominator):
                 return None
             return Fraction(above if value >= 0 else -above, below)

@@ -110,9 +110,8 @@ def _describe_outcome(values: Mapping[str, Any], short: bool) -> list[str]:
     score = write_score(values["score"], values["fidelity"]) if short else figure(values["score"])
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
     lines = [f"{values['state']}  score {score}  {also}".rstrip()]
-    for name in ("promoted_from", "promoted_to"):
-        if other := values[name]:
-            lines.append(f"{name.replace('_', ' ')} {Counterpart(**other)}")
+    counterparts = {name: values[name] for name in ("promoted_from", "promoted_to") if values[name]}
+    lines += [f"{name.replace('_', ' ')} {Counterpart(**other)}" for name, other in counterparts.items()]
     if values["reason"]:
         lines.append(f"reason: {values['reason']}" + ("" if values["step"] is None else f" (step {values['step']})"))
     if values["origin"] != Origin.TRAINED.value:

@@ -6,9 +6,8 @@ the same names, with the prefix `full_` for the schedule `full`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, Signature
 from typing import Any, final
 
@@ -83,8 +82,8 @@ class TaskFactory:
         for schedule, values in self.schedules.items():
             prefix = PREFIXES[schedule]
             own = {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}
-            recipe = dataclasses.replace(values.recipe, **_select(Recipe, own))
-            read.append(dataclasses.replace(values, recipe=recipe, **_select(type(values), own)))
+            recipe = replace(values.recipe, **_select(Recipe, own))
+            read.append(replace(values, recipe=recipe, **_select(type(values), own)))
         return read
 
 

@@ -6,12 +6,11 @@ renamed; its name holds its digest, so that damage is detected. The last two are
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -51,7 +50,7 @@ class Checkpoints:
 
     def with_metadata(self, metadata: Metadata) -> Checkpoints:
         """Return a copy with further metadata."""
-        return dataclasses.replace(self, metadata={**self.metadata, **metadata})
+        return replace(self, metadata={**self.metadata, **metadata})
 
 
 @dataclass(slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -105,7 +104,7 @@ class Recipe:
         each = batches or max(1, examples // size)
         usual = max(1, math.ceil(LEAST_STEPS / each), min(USUAL_EPOCHS, USUAL_STEPS // each))
         epochs = max(1, round(usual * length)) if self.epochs is None else self.epochs
-        return dataclasses.replace(self, epochs=epochs, batch_size=size, learning_rate=self.base_rate)
+        return replace(self, epochs=epochs, batch_size=size, learning_rate=self.base_rate)
 
     @property
     def base_rate(self) -> float:
@@ -119,19 +118,19 @@ class Recipe:
 
     def follow(self, training: Training) -> Recipe:
         """Return the recipe of one training: with its rate, step rule and length."""
-        recipe = dataclasses.replace(self, epochs=max(1, round(require(self.epochs) * training.length)))
+        recipe = replace(self, epochs=max(1, round(require(self.epochs) * training.length)))
         changes: Mapping[str, Any] = STEP_RULES[training.step_rule]
-        return dataclasses.replace(recipe, **changes).scale_learning_rate(training.learning_rate)
+        return replace(recipe, **changes).scale_learning_rate(training.learning_rate)
 
     def scale_learning_rate(self, factor: float) -> Recipe:
         """Return a copy with the learning rate multiplied by `factor`, in every step."""
         if callable(self.schedule):
-            return self if factor == 1 else dataclasses.replace(self, schedule=ScaledSchedule(self.schedule, factor))
-        return dataclasses.replace(self, learning_rate=self.base_rate * factor)
+            return self if factor == 1 else replace(self, schedule=ScaledSchedule(self.schedule, factor))
+        return replace(self, learning_rate=self.base_rate * factor)
 
     def shorten(self, fidelity: float) -> Recipe:
         """Return a copy for a share of the schedule, with the warm-up shortened in proportion."""
-        return dataclasses.replace(self, warmup_steps=math.ceil(self.warmup_steps * fidelity))
+        return replace(self, warmup_steps=math.ceil(self.warmup_steps * fidelity))
 
     def steps(self, examples: int, fidelity: float = 1.0) -> int:
         """Return the number of optimizer steps on `examples` training examples, in a share of the schedule."""
@@ -157,7 +156,7 @@ class Recipe:
 
     def as_values(self) -> Mapping[str, Any]:
         """Return all settings as plain values; functions and classes by their names."""
-        return {field.name: name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {field.name: name_function(getattr(self, field.name)) for field in fields(self)}
 
 
 CLIP_NORM = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +61,7 @@ def fit_elsewhere(
     loss = _WatchedLoss(compute, observe)
     try:
         # Seeds of 64 bits are too large for NumPy, which other libraries seed.
-        fit(network.train(), loss, dataclasses.replace(training, seed=training.seed % 2**32))
+        fit(network.train(), loss, replace(training, seed=training.seed % 2**32))
     except _NotFiniteError:
         return Diverged(len(loss.curve), "the loss is not finite")
     if not loss.curve:

@@ -6,9 +6,8 @@ divide one sum over the batch by another, sort the errors of a batch, or take me
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -83,7 +82,7 @@ def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tenso
     if isinstance(branch, ActivatedBranch):
         tolerance = branch.tolerance
         if branch.encoding != "one_hot":
-            branch = dataclasses.replace(branch, encoding="one_hot")
+            branch = replace(branch, encoding="one_hot")
     leaves = branch.leaves(upcast(prediction), context)
     p, y = (leaves[name] for name in branch.pair or ())
     counted = branch.mask(context)

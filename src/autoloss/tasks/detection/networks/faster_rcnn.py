@@ -7,9 +7,8 @@ get them in the second stage: pooled, trained on regions with an object, applied
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -245,7 +244,7 @@ def _compute_loss(head: Head, loss: BranchLoss, boxes: SampledBoxes, own: OwnOut
     if not len(own.prediction):
         # No image holds an object: the gradient is zero.
         return own.prediction.sum()
-    return loss(*head.inputs(dataclasses.replace(boxes, own=own)))
+    return loss(*head.inputs(replace(boxes, own=own)))
 
 
 class FasterRCNN(GeneralizedRCNN):
