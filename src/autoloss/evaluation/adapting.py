@@ -140,8 +140,7 @@ def _find_obstacle_of_training(evaluator: Evaluator, fidelity: float) -> str | N
     """Train with the standard loss at a share of the schedule; return why losses cannot be compared there, or None."""
     if not evaluator.has_standard:
         return None
-    training = evaluator.make_training(fidelity)
-    outcome = evaluator.train_standard(training)
+    outcome = evaluator.train_standard(evaluator.make_training(fidelity))
     # A network that has come to the most frequent class in a short training may well have begun to learn.
     floor = Floor(evaluator.measure_untrained(), None)
     at = f"at a share of {fidelity:.3g} of the schedule" if fidelity < 1 else "in a whole training"

@@ -102,8 +102,7 @@ def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generato
     """Return a sample with half of its positions moved towards the ideal prediction; half of these beyond it, where they may be."""
     prediction = sample.prediction
     ideal = branch.ideal(sample.context).to(prediction).reshape(prediction.shape)
-    shape = (prediction.shape[0], 1, *prediction.shape[2:])
-    drawn: Tensor = torch.rand(shape, generator=generator)
+    drawn: Tensor = torch.rand((prediction.shape[0], 1, *prediction.shape[2:]), generator=generator)
     step = branch.step_to_ideal
     if branch.overshoots:
         step = torch.where(drawn < SHARE_RIGHT / 2, 2 - step, step).to(prediction)

@@ -159,8 +159,7 @@ def _measure_image(entry: Entry, encoding: Encoding) -> dict[str, float]:
     branch = ActivatedBranch(activation=activation, channels=2, encoding=encoding)
     target = torch.zeros(1, SIDE, SIDE, dtype=torch.long)
     target[:, 8:14, 8:14] = 1
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(3, target.shape, generator=generator)
+    drawn = torch.randint(3, target.shape, generator=torch.Generator().manual_seed(0))
     right = torch.tensor([0.5, 0.95, 0.05])[drawn]
     first = torch.where(target == 0, right, 1 - right)
     prediction = torch.stack([first.logit(), -first.logit()], dim=1) / (2 if activation == "softmax" else 1)

@@ -79,9 +79,8 @@ def _simplify_terms(formula: str, forms: Forms) -> Mapping[str, Term] | None:
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    known = dict(forms)
     try:
-        return simplify_loss(Loss.parse(formula, {name: form.leaves for name, form in forms}), known)
+        return simplify_loss(Loss.parse(formula, {name: form.leaves for name, form in forms}), dict(forms))
     except FormulaError:
         return None
 

@@ -85,8 +85,7 @@ def retraining_table(found: Retraining) -> Table:
 def to_markdown(found: Retraining) -> str:
     """Return the table as Markdown, with its settings."""
     header = ["loss", "seeds", *found.figures]
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    rows = [header, rule, *_cells(found)]
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *_cells(found)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     settings = [f"- {name}: `{json.dumps(value)}`" for name, value in found.settings.items()]
     losses = [f"- {row.entrant.label}: `{row.entrant.loss}`" for row in found.rows if not row.entrant.baseline]

@@ -113,9 +113,8 @@ def reach_verdict(search: Search, state: State) -> Verdict:
     sentences = evidence(judgement)
     if judgement.standing is Standing.NOT_COMPARED:
         sentences = [*_describe_best(search, best), *progress]
-    entrant = search.enter(best.id, best.formula)
     # A known loss has its name in its label already.
-    identity = "" if entrant.known else readable.identity
+    identity = "" if search.enter(best.id, best.formula).known else readable.identity
     if identity:
         sentences.append(
             f"On this task, #{best.id} has the gradient of {identity}. "

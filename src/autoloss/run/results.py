@@ -197,8 +197,7 @@ class Search:
         """What to train with: the loss found only where it is ahead of all that was known before, and where it was explained
         nothing plainer is as good; None while nothing is known."""
         best = self.best.id if self.top(1) else None
-        standard = join_losses(self.settings.standard_loss)
-        found = recommend(self.comparison, best, self.ladder, standard)
+        found = recommend(self.comparison, best, self.ladder, join_losses(self.settings.standard_loss))
         explained = self.explanation
         if found and found.origin == "found" and explained and explained.loss.entrant.number == best:
             return explained.recommendation or found

@@ -250,8 +250,7 @@ def explain(
     with lock_run(path), Store(path, write=True) as store:
         found = open_run(path)
         chosen = found.choose(number)
-        request = restore_request(found.settings, path, task, operators, trust)
-        evaluator = prepare(request)
+        evaluator = prepare(restore_request(found.settings, path, task, operators, trust))
         entrant = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula))
         tell = say or (lambda text: None)
         note_changes(evaluator, found.settings, store, found.reader.count, tell)

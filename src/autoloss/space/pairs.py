@@ -172,8 +172,7 @@ class PairBranch(Branch):
         value, event = self.get_column(target, "value"), self.get_column(target, "event")
         assert value is not None
         # The later a time, the lower its score; at equal times an event comes before a censoring.
-        keys = value.double() if event is None else -value.double()
-        ranks, _ = number_groups(keys)
+        ranks, _ = number_groups(value.double() if event is None else -value.double())
         ranks, sizes = number_groups(ranks if event is None else 2 * ranks + (event > 0))
         spread = 2 * ranks.float() / max(1, len(sizes) - 1) - 1
         return (HIGHEST_SCORE * spread).reshape(-1, 1, 1, 1)

@@ -68,8 +68,7 @@ def split_queries(scores: Tensor, target: Tensor) -> Iterator[tuple[Array, Array
         return
     groups = columns[:, 1] if columns.shape[1] > 1 else np.zeros(len(columns))
     order = np.argsort(groups, kind="stable")
-    ends = np.flatnonzero(np.diff(groups[order])) + 1
-    for rows in np.split(order, ends):
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         relevance = columns[rows, 0]
         if len(rows) and relevance.min() < relevance.max():
             yield given[rows], relevance

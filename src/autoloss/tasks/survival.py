@@ -195,8 +195,7 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
     )
     times, events, splits = read_target(table, columns["time"], columns["event"], options.split_seed)
     train = splits[0]
-    censoring = Censoring.estimate(times[train], events[train])
-    weights = censoring.weigh(times, WEIGHTS.get(metric, 0))
+    weights = Censoring.estimate(times[train], events[train]).weigh(times, WEIGHTS.get(metric, 0))
     counted = weights[train][events[train]]
     measures = {name: row.with_censoring(times[train], events[train]) for name, row in SURVIVAL_METRICS.items()}
     branch = PairBranch(columns=("value", "event"), limit=options.pairs, measure=measures.pop(metric))

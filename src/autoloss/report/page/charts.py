@@ -141,5 +141,4 @@ def _label(value: float, step: float) -> str:
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     if decimals > 6 or abs(value) >= 1e7:
         return f"{value:.1e}".replace("-", "−")
-    text = f"{value:.{decimals}f}" if abs(value) > step / 2 else "0"
-    return text.replace("-", "−")
+    return (f"{value:.{decimals}f}" if abs(value) > step / 2 else "0").replace("-", "−")

@@ -143,8 +143,7 @@ def _check_files(
                     Fault(root / f"{part}.txt", found, "names without suffix", "Correct it, or add the image.")
                 )
     # Without a list for train, every image is in some split.
-    used = images if "train" not in lists else owner
-    for stem in used:
+    for stem in images if "train" not in lists else owner:
         if stem in images and stem not in masks:
             expected = f"its mask {root / 'masks' / stem}.png"
             faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or remove the image."))
