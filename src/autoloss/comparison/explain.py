@@ -70,11 +70,6 @@ class Trial:
     evaluator: Evaluator
     samples: Mapping[str, Sequence[Sample]]
 
-    @property
-    def pace(self) -> str:
-        """The loss whose norms the controls replay; empty where it has one norm anyhow, or the task does not replay norms."""
-        return "" if self.loss.step_rule == "one_norm" or not self.evaluator.task.replays_norms else self.loss.loss
-
     def train_alike(self, label: str, loss: str) -> Entrant:
         """Return another loss, trained as the loss is."""
         return replace(self.loss, label=label, loss=loss, baseline=True, known=False)
@@ -149,11 +144,11 @@ def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
 def list_steps(trial: Trial) -> Iterator[Control]:
     """Return the standard loss with the steps of the loss and, the other way round, the loss with those of the standard loss."""
     loss, standard = trial.loss, trial.standard
-    steps = replace(
-        trial.train_alike(f"{standard.label} with the steps of {loss.name}", standard.loss), paced_by=trial.pace
-    )
-    yield Control("steps", STEPS, f"{standard.label} with the steps of {loss.name}", steps)
-    if trial.evaluator.task.replays_norms:
+    text, replays = f"{standard.label} with the steps of {loss.name}", trial.evaluator.task.replays_norms
+    # A loss that has one norm anyhow is not replayed.
+    pace = loss.loss if replays and loss.step_rule != "one_norm" else ""
+    yield Control("steps", STEPS, text, replace(trial.train_alike(text, standard.loss), paced_by=pace))
+    if replays:
         label = f"{loss.name} with the steps of {standard.label}"
         turned = replace(standard, label=label, loss=loss.loss, baseline=False, paced_by=standard.loss)
         yield Control("reverse", "direction", label, turned)

@@ -101,13 +101,10 @@ class WorkerProcess:
         return self.hung_up or (self._worker is not None and has_ended(self._worker))
 
     def send(self, job: int, body: bytes) -> None:
-        """Queue a request and write as much as the pipe takes; `exchange` writes the rest."""
+        """Queue a request and write as much as the pipe takes; `exchange` writes the rest. Earlier output is dropped."""
+        self._tail.clear()
         self._outgoing += memoryview(pack_header(self._token, job, body)), memoryview(body)
         self._write()
-
-    def clear_output(self) -> None:
-        """Drop the output of the previous job."""
-        self._tail.clear()
 
     def exchange(self) -> list[tuple[int, bytes]]:
         """Write queued requests and read arrived answers, without waiting.

@@ -60,7 +60,6 @@ class Slot:
             self.clear()
         if self.worker is None:
             self.worker = self._start()
-        self.worker.clear_output()
         self.worker.send(number, body)
         self.job = RunningJob(number, deadline_seconds, time.monotonic() if self.worker.ready else None)
 
