@@ -172,7 +172,6 @@ MASKS_ON_COCO = (
     _make_detection_row("found", 34.8, target="map", name="ins"),
 )
 
-
 _ROWS = (
     PaperRecipe("voc-seg", "voc-seg", "proxy", "Appendix A.1", PRETRAINED, ABSOLUTE),
     PaperRecipe(

@@ -47,7 +47,6 @@ OF_TORCH: dict[str, Any] = {"torch": torch, "F": F}
 AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
 """The names that a function may use besides its arguments and Python itself: an exported file imports it."""
 
-
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (

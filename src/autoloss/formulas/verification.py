@@ -36,7 +36,6 @@ MOST_ENDS = 1024
 TARGETS = frozenset({"y"})
 """Leaves that no gradient goes to."""
 
-
 _ENDS: Mapping[Range, tuple[float, ...]] = {
     UNIT: (0, 1, TINY, 1e-6, 1e-3, 0.5, 0.999),
     BINARY: (0, 1),

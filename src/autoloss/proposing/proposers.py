@@ -50,7 +50,6 @@ PROPOSERS: dict[str, Callable[[Archive, Configuration, Memory | None], Proposer]
 }
 """Name → what makes a proposer from an archive of parents, the settings of the run and its memory."""
 
-
 _OWN, _WITH = "object ", " with object "
 
 

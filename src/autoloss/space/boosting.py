@@ -219,7 +219,6 @@ class CatBoostMetric:
 
 OBJECTIVES = {"lightgbm": LightGBMObjective, "xgboost": XGBoostObjective, "catboost": CatBoostObjective}
 
-
 OLDEST = {"lightgbm": (4, 0), "xgboost": (3, 1), "catboost": (1, 2)}
 """Releases that take these objectives: a function in LightGBM, the start of each class in XGBoost, NumPy arrays in CatBoost."""
 

@@ -128,7 +128,6 @@ RANKING_METRICS = {
     "average_precision": RankingMetric(measure_average_precision, needs_queries=False),
 }
 
-
 BUNDLED = {
     "modechoice": BundledTable(
         "statsmodels", "datasets/modechoice/modechoice.csv", {"target": "choice", "query": "individual"}

@@ -128,10 +128,6 @@ class Recipe:
             return self if factor == 1 else replace(self, schedule=ScaledSchedule(self.schedule, factor))
         return replace(self, learning_rate=self.base_rate * factor)
 
-    def shorten(self, fidelity: float) -> Recipe:
-        """Return a copy for a share of the schedule, with the warm-up shortened in proportion."""
-        return replace(self, warmup_steps=math.ceil(self.warmup_steps * fidelity))
-
     def steps(self, examples: int, fidelity: float = 1.0) -> int:
         """Return the number of optimizer steps on `examples` training examples, in a share of the schedule."""
         chosen = self.choose(examples)

@@ -167,7 +167,8 @@ class Trainer(Generic[Network, Batch]):
             network,
             lambda done: self.batches(order[done:], done),
             self.make_loss(network),
-            self.recipe.shorten(training.fidelity),
+            # The warm-up of a share of the schedule is shorter in proportion.
+            replace(self.recipe, warmup_steps=math.ceil(self.recipe.warmup_steps * training.fidelity)),
             len(order),
             groups=None if self.groups is None else self.groups(network),
             observe=observe,

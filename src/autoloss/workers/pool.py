@@ -29,7 +29,6 @@ JobFunction = Callable[[Any], Any]
 POLL_SECONDS = 0.2
 MEMORY_SHARE = 0.05
 
-
 _HELD = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -112,7 +112,6 @@ difference_hinge | hinge loss of differences | hinge loss of the difference of s
 }
 """Activation → name, title, description and formula of each loss, with its source below."""
 
-
 SHELF = tuple(
     Entry(f"shelf/{name}", description, source, activation=activation, formula=formula, title=title)
     for activation, table in _TABLES.items()

@@ -38,7 +38,6 @@ PLACES = 16
 Example = tuple[Tensor, dict[str, Tensor]]
 """An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1; `masks` (G, H, W) where asked for."""
 
-
 DIGITS, PIECES = (2, 7), 3
 """Minimum and maximum number of digits in a scene; maximum number of pieces of digits."""
 SIDE = (18, 36)

@@ -39,7 +39,6 @@ ARMS = (((5, 7), 0.06, "shirt"), ((6, 8), 0.06, "shirt"), ((7, 9), 0.05, "skin")
 FACE = slice(0, 3)
 """Joints that are visible from the front only: nose and eyes."""
 
-
 FIGURES = (1, 2)
 """Smallest and largest number of figures in a scene."""
 BEHIND, BEFORE = 3, 1

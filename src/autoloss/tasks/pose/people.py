@@ -21,7 +21,6 @@ BONES = ((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5,
 BONES += ((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6))
 """Pairs of joints that COCO's skeleton connects."""
 
-
 PIXEL_CENTRE = 0.5
 """COCO's joints count pixels; ours are continuous."""
 

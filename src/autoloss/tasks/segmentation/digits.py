@@ -31,7 +31,6 @@ CLASSES = 11
 CELL = 16
 """Side of a cell in pixels; a digit stays within its cell."""
 
-
 SMALLEST, LARGEST = 14, CELL
 """Minimum and maximum side of a digit in pixels."""
 DIGITS, CLUTTER = 0.75, 0.15

@@ -28,7 +28,6 @@ LOGIT_DEVIATION = 0.01
 """Standard deviation of the initial weights of the logits, that of torchvision's RPN. With that of its mask head, logits of an
 untrained ResNet-18 have a standard deviation of 4, and cross entropy does not pass the rejection protocol."""
 
-
 MASKS = ObjectTarget("masks", lambda masks, width: masks.flip(-1), lambda masks: (masks != 0).flatten(1).any(dim=1))
 """The mask of each object in its image, (G, H, W), 1 for the object."""
 

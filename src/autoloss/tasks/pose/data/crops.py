@@ -28,7 +28,6 @@ Matrix = NDArray[np.float64]
 Example = tuple[Tensor, Mapping[str, Tensor]]
 """A normalised crop (3, H, W), and the context of `HeatmapBranch` for this person."""
 
-
 Side = Annotated[int, Field(ge=32, multiple_of=32)]
 
 
