@@ -48,9 +48,7 @@ class Floor:
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
         """
-        if score is None:
-            return False
-        if self.untrained is not None and score <= _raise(self.untrained, ideal):
+        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal)):
             return False
         if self.constant is None or score > _raise(self.constant, ideal):
             return True

@@ -108,10 +108,9 @@ def _list_rows(progress: Shown) -> dict[str, RenderableType]:
         written = write_score(score, fidelity) if short_too else figure(score)
         best = f"{written} · #{progress.best.id}, {progress.best_age} losses ago"
     unit, whole = " training equivalents" if short_too else "", progress.trainings.get(1.0, 0)
-    short = sum(progress.trainings.values()) - whole
     trained = [
         f"{progress.trained:.4g} of {progress.budget}{unit}",
-        f"{short} short, {whole} whole" if short_too else "",
+        f"{sum(progress.trainings.values()) - whole} short, {whole} whole" if short_too else "",
         f"{progress.running} running",
         f"{progress.per_minute:.1f} per minute",
     ]

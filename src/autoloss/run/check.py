@@ -286,11 +286,9 @@ def _advise(branch: BranchCheck, unit: str) -> str:
 def _test_standard_loss(name: str, evaluator: Evaluator) -> BranchCheck:
     reference = evaluator.get_tester(name).engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
-    text, verdict = evaluator.task.standard.get(name), evaluator.judge_standard(name)
-    if text is None or verdict is None:
-        loss = "(no standard loss)" if text is None else text
-        return BranchCheck(name, loss, None, initial, best, None)
-    return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
+    text, verdict = evaluator.task.standard.get(name, "(no standard loss)"), evaluator.judge_standard(name)
+    score, reason = (None, None) if verdict is None else (verdict.score, verdict.reason)
+    return BranchCheck(name, text, score, initial, best, reason.value if reason else None)
 
 
 def _time_candidates(name: str, evaluator: Evaluator) -> tuple[float, float]:

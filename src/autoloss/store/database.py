@@ -268,9 +268,7 @@ def _passing_cause(error: Exception) -> str | None:
     """Return what to do about an error that passes without any harm to the run, None for another one."""
     if _code(error) in NO_ROOM:
         return "Make room on its disk"
-    if _kind(error) in LOCKED:
-        return "Another program has locked it: close that program"
-    return None
+    return "Another program has locked it: close that program" if _kind(error) in LOCKED else None
 
 
 def _code(error: Exception) -> int | None:

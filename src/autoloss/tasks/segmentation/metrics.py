@@ -44,8 +44,7 @@ def count_confusion(prediction: Tensor, target: Tensor, settings: CountSettings)
 def count_band_confusion(prediction: Tensor, target: Tensor, settings: CountSettings) -> Counts:
     """Count like `count_confusion`, only the pixels within the tolerance of one of the target's class borders."""
     counted = _counted_mask(target, settings)
-    classes = _one_hot(target, counted, prediction.shape[1])
-    near = inner_band(classes, settings.tolerance).any(dim=1)
+    near = inner_band(_one_hot(target, counted, prediction.shape[1]), settings.tolerance).any(dim=1)
     return _confusion(prediction, target, counted & near)
 
 
