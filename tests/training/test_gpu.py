@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -36,7 +35,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-GPU = Execution(device="cuda")
 STANDARD = Loss("-y * log(p)")
 
 
@@ -143,7 +141,9 @@ def test_an_interrupted_training_with_dropout_goes_on_to_the_same_curve(tmp_path
         if step == at:
             raise InterruptedError
 
-    checkpointed = replace(GPU, checkpoints=Checkpoints(directory=tmp_path, is_due=lambda step: step % 16 == 0))
+    checkpointed = Execution(
+        device="cuda", checkpoints=Checkpoints(directory=tmp_path, is_due=lambda step: step % 16 == 0)
+    )
     criterion = bind(STANDARD, task.branches)
     expected = task.train(criterion, Training(seed=1))
     with pytest.raises(InterruptedError):
