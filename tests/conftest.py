@@ -7,10 +7,8 @@ import os
 import shutil
 import signal
 import tempfile
-from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 # The processes of the tests share the cores: one thread each is quickest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,12 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the engine's two functions once where several processes test: one in each, which the others load then.
-
-    On a fresh clone each takes some 25 s of processor time, and all processes need them in their first minute.
-    """
-    own = getattr(session.config, "workerinput", None)
-    if own is None or session.config.option.collectonly:
+    """Compile the engine, or load what another process compiles, before any test has a limit on its time."""
+    if not hasattr(session.config, "workerinput") or session.config.option.collectonly:
         return
     from autoloss.rejection.compiled.engine import CompiledEngine
     from autoloss.rejection.protocol import measure_reference
@@ -47,10 +41,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from autoloss.space.parsing import parse
     from tests.rejection.scenes import BRANCH, samples
 
-    tree, scenes = parse("-y * log(p)"), samples()
-    engine = CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), ProtocolSettings(samples=len(scenes)))
-    calls = [lambda: engine.gradients([tree]), lambda: engine.start_descent(tree).advance(0, 1)]
-    first = int(own["workerid"].removeprefix("gw")) % 2
-    for number in (first, 1 - first):
-        with FileLock(Path(tempfile.gettempdir(), f"autoloss-compiling-{number}")):
-            calls[number]()
+    scenes = samples()
+    settings = ProtocolSettings(samples=len(scenes))
+    CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), settings).gradients([parse("-y * log(p)")])

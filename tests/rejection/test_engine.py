@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from numba import njit
 from numba.core import caching, config
 from torch import Tensor
@@ -358,7 +360,7 @@ def test_without_a_place_to_keep_it_the_engine_compiles_in_memory_and_says_so(
 ):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     with caplog.at_level(logging.WARNING):
-        compiled = interpreter.compile_cached(twice)
+        compiled = interpreter.CachedFunction(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["this process compiles it for itself."]
 
@@ -372,10 +374,49 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
     with caplog.at_level(logging.WARNING):
-        compiled = interpreter.compile_cached(twice)
+        compiled = interpreter.CachedFunction(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert len(caplog.records) == 1
     assert "No space left on device" in caplog.text
+
+
+def test_a_process_compiles_what_no_other_one_does_and_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    called = []
+
+    class Function(interpreter.CachedFunction):
+        def __call__(self, *arguments: object) -> None:
+            called.append(arguments)
+            busy.release()
+
+    first, second = Function(twice), Function(lambda x: x)
+    monkeypatch.setattr(interpreter, "compile_gradient", lambda: first)
+    monkeypatch.setattr(interpreter, "compile_descent", lambda: second)
+    monkeypatch.setattr(interpreter, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(Function, "can_be_loaded", True)
+    busy = FileLock(first._folder / "twice.lock")
+    busy.acquire()
+    interpreter.compile_both(("gradient",), ("descent",))
+    assert called == [("descent",), ("gradient",)]
+
+
+@pytest.mark.experiment
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_what_is_not_in_the_cache_is_compiled_by_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    code = (
+        "import autoloss, autoloss.rejection.compiled.interpreter as i\n"
+        "task = autoloss.tasks.get('tabular', data='iris')\n"
+        "samples = task.samples(1, seed=0)['main']\n"
+        "tree = autoloss.parse('-y * log(p)')\n"
+        "print(autoloss.correlation_score(tree, task.branches['main'], samples, engine='fast'))\n"
+        "functions = i.compile_gradient(), i.compile_descent()\n"
+        "print(sum(function._compiled.stats.cache_misses.total() for function in functions))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, timeout=240, capture_output=True, text=True)
+    score, compiled = map(float, ran.stdout.split())
+    assert score > 0.6
+    assert compiled == 1
 
 
 def test_importing_the_engine_compiles_nothing():

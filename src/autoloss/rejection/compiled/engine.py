@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +22,7 @@ from autoloss.rejection.compiled.interpreter import (
     NO_GRADIENT,
     NOT_FINITE,
     PLAIN,
+    compile_both,
     compile_descent,
     compile_gradient,
 )
@@ -55,6 +57,9 @@ class CompiledEngine(Engine):
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
     """
 
+    _is_compiled: ClassVar[bool] = False
+    """Whether this process has compiled or loaded the functions."""
+
     def _prepare(self) -> None:
         check_samples(self.reference.samples)
         self._fallback = ReferenceEngine(self.branch, self.reference, self.settings, directions=self.directions)
@@ -85,13 +90,24 @@ class CompiledEngine(Engine):
         products: list[float] = []
         for number, sample in enumerate(self.samples):
             program = self.translate(expression, sample)
-            end, square, product = (DONE, 0.0, 0.0) if program is None else self._differentiate(number, program)
+            end, square, product = DONE, 0.0, 0.0
+            if program is not None:
+                self._compile_once(number, program)
+                end, square, product = compile_gradient()(*self._prepare_gradient(number, program))
             norms.append(math.nan if end == NOT_FINITE else math.sqrt(square))
             products.append(math.nan if end == NOT_FINITE else product)
         return Gradient(tuple(norms), tuple(products))
 
-    def _differentiate(self, number: int, program: Program) -> tuple[int, float, float]:
-        """Measure the gradient of a sample, in double precision.
+    def _compile_once(self, number: int, program: Program) -> None:
+        """Compile both functions where this process has not yet, on some program: their types are the same on all."""
+        if not CompiledEngine._is_compiled:
+            CompiledEngine._is_compiled = True
+            z = self.samples[number].prediction.astype(np.float32)
+            descent = self._prepare_descent(self.samples[number], program, z, np.zeros_like(z), (0, 1))
+            compile_both(self._prepare_gradient(number, program), descent)
+
+    def _prepare_gradient(self, number: int, program: Program) -> tuple[Any, ...]:
+        """Return the arguments of the gradient of a sample, in double precision.
 
         A sample keeps its leaves in a workspace of its own. Programs with many registers share one, which is written anew.
         """
@@ -103,16 +119,8 @@ class CompiledEngine(Engine):
             workspace = self._leaves[place] = np.zeros(max(program.size, sample.layout.kept))
         if fresh:
             _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
-        return compile_gradient()(
-            workspace,
-            program.double,
-            sample.areas,
-            sample.activation,
-            sample.shape,
-            sample.items,
-            sample.direction,
-            fresh,
-        )
+        fixed = sample.areas, sample.activation, sample.shape, sample.items
+        return workspace, program.double, *fixed, sample.direction, fresh
 
     def compiles(self, expression: Expression) -> bool:
         """Check whether compiled code supports a tree; if not, the log says why."""
@@ -152,27 +160,25 @@ class CompiledEngine(Engine):
         Returns:
             None, or why the descent ended.
         """
-        area, count, single = sample.layout.area, len(z), np.float32
-        if len(self._workspace) < program.size:
-            self._workspace = np.zeros(program.size, single)
-        workspace = self._workspace
-        _write_leaves(workspace, sample, {Z: z, VELOCITY: velocity})
-        end = compile_descent()(
-            workspace,
-            program.single,
-            sample.areas,
-            sample.activation,
-            sample.shape,
-            sample.items,
-            steps,
-            single(self.settings.momentum),
-            single(self.settings.learning_rate),
-            np.zeros(steps[1] - steps[0]),
-            float(np.finfo(single).max),
-        )
+        arguments = self._prepare_descent(sample, program, z, velocity, steps)
+        end = compile_descent()(*arguments)
+        workspace, area, count = arguments[0], sample.layout.area, len(z)
         z[:] = workspace[:count]
         velocity[:] = workspace[VELOCITY * area : VELOCITY * area + count]
         return _ENDS[end]
+
+    def _prepare_descent(
+        self, sample: PackedSample, program: Program, z: Packed, velocity: Packed, steps: tuple[int, int]
+    ) -> tuple[Any, ...]:
+        """Return the arguments of a descent, in single precision."""
+        single, settings = np.float32, self.settings
+        if len(self._workspace) < program.size:
+            self._workspace = np.zeros(program.size, single)
+        _write_leaves(self._workspace, sample, {Z: z, VELOCITY: velocity})
+        fixed = sample.areas, sample.activation, sample.shape, sample.items
+        rates = single(settings.momentum), single(settings.learning_rate)
+        losses, limit = np.zeros(steps[1] - steps[0]), float(np.finfo(single).max)
+        return self._workspace, program.single, *fixed, steps, *rates, losses, limit
 
 
 @lru_cache(maxsize=16)

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numba import njit
 
 from autoloss.rejection.compiled import kernels as k
@@ -32,6 +39,9 @@ from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
 
 DONE, NOT_FINITE, NO_GRADIENT = range(3)
 """How a descent ends."""
+
+PATIENCE_SECONDS = 120.0
+"""For so long a process waits for another one to compile a function, which takes a quarter of a minute."""
 
 LOOKS = 16
 """Steps from one look at whether the predictions still move to the next."""
@@ -242,7 +252,7 @@ def _hash_sources() -> str:
 
 
 @cache
-def compile_descent() -> Callable[..., int]:
+def compile_descent() -> CachedFunction:
     """Return the compiled descent, from the cache where there is one.
 
     Its arguments: workspace; a program (`Program.single`); offsets of z, its velocity, p, and the fixed inputs of boxes;
@@ -274,11 +284,11 @@ def compile_descent() -> Callable[..., int]:
                 return NOT_FINITE
         return end
 
-    return compile_cached(descend)
+    return CachedFunction(descend)
 
 
 @cache
-def compile_gradient() -> Callable[..., tuple[int, float, float]]:
+def compile_gradient() -> CachedFunction:
     """Return the compiled gradient, from the cache where there is one.
 
     Its arguments are those of the descent, as far as it has them, with the fixed direction, and whether p is to be computed
@@ -312,36 +322,76 @@ def compile_gradient() -> Callable[..., tuple[int, float, float]]:
             product += k.inner_product(w, areas[1], direction, first * moving, moving * positions)
         return NOT_FINITE if bad or not abs(loss) < np.inf else DONE, square, product
 
-    return compile_cached(differentiate)
+    return CachedFunction(differentiate)
 
 
 _log = logging.getLogger(__name__)
 
 
-def compile_cached(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call and cache it on disk; where that is impossible, warn once and go on."""
-    warned = False
+class CachedFunction:
+    """A function that is compiled at its first call and cached on disk; where that is impossible, it warns once and goes on."""
 
-    def warn(error: Exception) -> None:
-        nonlocal warned
-        if not warned:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._warned = False
+        self._lock: FileLock | None = None
+        try:
+            self._compiled = njit(**OPTIONS, cache=True)(function)
+            self._folder = Path(self._compiled.stats.cache_path)
+            self._lock = FileLock(self._folder / f"{function.__name__}.lock")
+        except RuntimeError as error:
+            self._warn(error)
+            self._compiled = njit(**OPTIONS)(function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        try:
+            return self._compiled(*arguments)
+        except OSError as error:
+            # The folder is gone or the disk is full. Saving comes last, so the compiled function is usable.
+            self._warn(error)
+            return self._compiled(*arguments)
+
+    @property
+    def can_be_loaded(self) -> bool:
+        """Whether the cache has an entry; one of older sources counts."""
+        return self._lock is None or any(self._folder.glob(f"*.{self._compiled.__name__}-*.nbi"))
+
+    def call_alone(self, arguments: Sequence[Any], seconds: float) -> bool:
+        """Make the first call while no other process makes one; return False if others have been at it for so long."""
+        # Where no file can be locked, each process compiles for itself.
+        with suppress(Timeout, OSError), self._lock.acquire(timeout=seconds) if self._lock else nullcontext():
+            self(*arguments)
+            return True
+        return False
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
             _log.warning(
                 "The compiled engine cannot be cached on disk (%s); this process compiles it for itself.", error
             )
-        warned = True
+        self._warned = True
 
-    try:
-        compiled: Callable[..., Any] = njit(**OPTIONS, cache=True)(function)
-    except RuntimeError as error:
-        warn(error)
-        return njit(**OPTIONS)(function)
 
-    def call(*arguments: Any) -> Any:
-        try:
-            return compiled(*arguments)
-        except OSError as error:
-            # The folder is gone or the disk is full. Saving comes last, so the compiled function is usable.
-            warn(error)
-            return compiled(*arguments)
+def compile_both(gradient: Sequence[Any], descent: Sequence[Any]) -> None:
+    """Compile both functions for the types of some arguments, or load them: the second one in another process meanwhile.
 
-    return call
+    Of several processes that begin together, each compiles what no other one does, and loads the rest.
+    """
+    calls = {compile_gradient(): gradient, compile_descent(): descent}
+    elsewhere = not compile_descent().can_be_loaded and (os.cpu_count() or 1) > 1
+    with _compile_descent_elsewhere(descent) if elsewhere else nullcontext():
+        for seconds in (0, PATIENCE_SECONDS):
+            calls = {function: given for function, given in calls.items() if not function.call_alone(given, seconds)}
+
+
+@contextmanager
+def _compile_descent_elsewhere(arguments: Sequence[Any]) -> Iterator[None]:
+    """Let a process of its own compile the descent while the context lasts; where none can begin, this one does."""
+    code = f"import pickle, sys, {__name__} as i; i.compile_descent().call_alone(pickle.load(sys.stdin.buffer), 0)"
+    with TemporaryFile() as file, ExitStack() as stack:
+        with suppress(OSError):
+            pickle.dump(arguments, file)
+            file.seek(0)
+            child = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=file, stderr=subprocess.DEVNULL)
+            stack.callback(child.wait)
+            stack.callback(child.kill)
+        yield
