@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
@@ -315,6 +316,67 @@ def test_a_class_index_out_of_range_anywhere_in_a_tensor_is_found():
     target[-1] = 7
     with pytest.raises(RequestError, match="class indices from 0 to 7"):
         task(train=(inputs, target))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ((-1.0, 1.0), "targets are -1 and 1, and the activation is sigmoid"),
+        ((0, 255), "targets are 0 and 255.*0 for no and 1 for yes"),
+        ((1, 2), "targets are 1 and 2"),
+        ((-1.0, 0.0, 1.0), r"lie between -1 and 1.*Data\(ignore_index=…\)"),
+    ],
+)
+def test_values_that_no_probability_comes_to_are_named(labels: tuple[float, ...], message: str):
+    inputs = rows(0)[0]
+    target = torch.tensor(labels)[torch.arange(ROWS) % len(labels)][:, None]
+    with pytest.raises(RequestError, match=message):
+        task(lambda: nn.Linear(4, 1), (inputs, target), (inputs, target), "sigmoid")
+
+
+def test_missing_labels_that_are_named_and_soft_ones_are_probabilities():
+    inputs = rows(0)[0]
+    target = torch.tensor([-1.0, 0.0, 0.3])[torch.arange(ROWS) % 3][:, None]
+    pair = (inputs, target)
+    made = task(lambda: nn.Linear(4, 1), pair, pair, "sigmoid", data=Data(rows_per_sample=16, ignore_index=-1))
+    assert not any("probabilities" in text for text in made.diagnose())
+
+
+def test_several_labels_at_once_under_softmax_are_doubted():
+    inputs, several = rows(0)[0], (torch.arange(3 * ROWS) % 2).float().reshape(ROWS, 3)
+    soft = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
+    for target, doubted in ((several, True), (soft, False)):
+        made = task(lambda: nn.Linear(4, 3), (inputs, target), (inputs, target))
+        assert any("use the activation sigmoid" in text for text in made.diagnose()) == doubted
+
+
+def test_a_split_of_one_value_is_doubted():
+    inputs, target = rows(0)
+    targets = {"train": target.float()[:, None], "valid": torch.zeros(ROWS, 1)}
+    made = task(lambda: nn.Linear(4, 1), *((inputs, one) for one in targets.values()), "sigmoid")
+    assert [text for text in made.diagnose() if "All valid targets are 0" in text]
+
+
+def test_a_function_that_returns_one_network_each_time_is_refused():
+    one = network()
+    with pytest.raises(RequestError, match="the same module each time"):
+        task(lambda: one)
+    assert task(one).train
+
+
+@pytest.mark.parametrize(("outputs", "activation"), [(1, "sigmoid"), (3, "sigmoid"), (1, "none"), (3, "none")])
+def test_it_says_how_many_times_the_loss_of_torch_the_standard_loss_is(outputs: int, activation: str):
+    inputs = rows(0)[0]
+    target = torch.rand(ROWS, outputs, generator=torch.Generator().manual_seed(0)).round()
+    made = task(lambda: nn.Linear(4, outputs), (inputs, target), (inputs, target), activation)
+    branch, prediction = made.branches["main"], torch.randn(ROWS, outputs)
+    loss = bind(zoo.resolve(made.standard["main"], made.branches)[1], made.branches)["main"]
+    here, theirs = loss(prediction, branch.make_context(prediction, target)), nn.MSELoss()
+    if activation == "sigmoid":
+        theirs = nn.BCEWithLogitsLoss()
+    factor = round((here / theirs(prediction, target)).item(), 3)
+    said = [text for text in made.choices() if f"it is {factor:g} times nn.{type(theirs).__name__}" in text]
+    assert bool(said) == (factor != 1), made.choices()
 
 
 class TwoOutputs(nn.Module):

@@ -58,6 +58,26 @@ def test_a_metric_of_the_order_alone_does_not_change():
     assert score(made, TUNED).score == pytest.approx(score(made, Training(seed=0, split="test")).score, abs=1e-3)
 
 
+def test_a_threshold_of_costly_misses_is_found():
+    """A missed one costs a hundred false alarms: the best threshold is about 1/101, and at 0.05 nearly all is missed."""
+
+    def cost(prediction: Tensor, target: Tensor) -> float:
+        missed, alarms = ((prediction <= 0.5) & (target > 0.5)).sum(), ((prediction > 0.5) & (target < 0.5)).sum()
+        return -(100.0 * missed + alarms).item() / len(target)
+
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 1, generator=generator) - 5.0
+    target = torch.bernoulli(logits.sigmoid(), generator=generator)
+
+    def measure(batches) -> float:
+        return sum(cost(logits.sigmoid(), target) for logits, target in batches)
+
+    threshold, moved = tune_threshold([(logits, target)], [(logits, target)], "sigmoid", measure)
+    assert 0.005 <= threshold <= 0.03
+    at_least, nothing = cost(move_threshold(logits, 0.05, "sigmoid").sigmoid(), target), cost(logits * 0, target)
+    assert measure(moved) > max(at_least, nothing) + 0.1
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 def test_moved_predictions_cross_one_half_at_the_threshold(activation: str):
     probability = torch.tensor([[0.19], [0.21]])

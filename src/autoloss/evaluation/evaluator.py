@@ -27,7 +27,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
-from autoloss.tasks.checks import find_doubtful_predictions
+from autoloss.tasks.doubts import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.execution import Execution, one_thread
 from autoloss.training.training import Diverged, Observe, Stopped, Training

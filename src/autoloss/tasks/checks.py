@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind
-from autoloss.space.activated import SURE, ActivatedBranch, activate_for_metric, fitting, spatial
-from autoloss.space.branch import Branch, Sample
-from autoloss.tasks.metric import to_float
-from autoloss.tasks.splits import Split, holds_classes
-from autoloss.tasks.task import Task
+from autoloss.space.activated import ActivatedBranch, fitting, spatial
+from autoloss.space.branch import Branch
+from autoloss.tasks.splits import Split
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import describe_inputs, list_tensors
@@ -62,6 +57,11 @@ def probe_splits(
     sizes["train"] = require(recipe.batch_size)
     with seed_generators(0):
         built = build_network(network)
+        if built is not network and build_network(network) is built:
+            raise RequestError(
+                "The function of the network returns the same module each time, so that a training would go on from the weights "
+                "of the one before. Build the module inside the function, or give the module itself: it is copied."
+            )
         shapes = [_probe(built, split, branch, sizes[label]) for label, split in splits.items()]
         for split in splits.values():
             split.check_repeats()
@@ -84,11 +84,12 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
     context = branch.make_context(prediction, convert_target(target, prediction, branch))
     if isinstance(branch, ActivatedBranch):
         _check_form(target, prediction, branch, split.name)
+        everything = split.whole()
+        known = target if everything is None else everything[1]
         if not context["target"].is_floating_point():
-            everything = split.whole()
-            _check_classes(
-                target if everything is None else everything[1], spatial(prediction).shape[1], branch, split.name
-            )
+            _check_classes(known, spatial(prediction).shape[1], branch, split.name)
+        elif branch.activation != "none":
+            _check_probabilities(known, branch, split.name)
     try:
         branch.leaves(prediction, context)
     except RequestError:
@@ -163,25 +164,25 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     )
 
 
-LARGE_INPUT = 50.0
-"""Absolute value from which inputs count as large."""
-LARGEST_TARGET = 10.0
-"""Root mean square up to which numbers count as about 1."""
-SHARED = 0.5
-"""Share of a split that may be in another one as well: tables have equal rows."""
-LOOKED_AT = 64
-"""Values of a row that are compared, evenly spaced."""
-LEAST_GAIN = 1e-6
-"""Difference of a metric that is more than rounding."""
-COMPARED = 4
-"""Examples of two splits of one length that are compared where they are not tensors."""
+def _check_probabilities(target: Tensor, branch: ActivatedBranch, name: str) -> None:
+    """Refuse values that no probability can come to, such as the labels -1 and 1, or masks of 0 and 255."""
+    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
+    least, most = find_extremes(counted) if counted.numel() else (0.0, 1.0)
+    if least < 0 or most > 1:
+        values = counted.unique()
+        found = f"are {values[0]:g} and {values[1]:g}" if len(values) == 2 else f"lie between {least:g} and {most:g}"
+        missing = " A value that marks missing labels is named by Data(ignore_index=…)."
+        raise RequestError(
+            f"The {name} targets {found}, and the activation is {branch.activation}, whose predictions are probabilities. "
+            f"Expected values from 0 to 1, such as 0 for no and 1 for yes.{missing if len(values) > 2 else ''}"
+        )
 
 
 def check_finite(split: Split) -> None:
     """Check that the inputs and targets of a split are finite, as far as they are tensors."""
     for what, part in zip(("inputs", "targets"), split.whole() or (), strict=False):
         for column in list_tensors(part):
-            if column.is_floating_point() and column.numel() and not all(map(math.isfinite, _find_extremes(column))):
+            if column.is_floating_point() and column.numel() and not all(map(math.isfinite, find_extremes(column))):
                 rows = (~column.isfinite()).reshape(len(column), -1).any(dim=1)
                 count, first = int(rows.sum()), int(rows.nonzero()[0])
                 raise RequestError(
@@ -191,7 +192,7 @@ def check_finite(split: Split) -> None:
                 )
 
 
-def _find_extremes(column: Tensor) -> tuple[float, float]:
+def find_extremes(column: Tensor) -> tuple[float, float]:
     """Return the least and the largest value in one pass, without a copy; NaN if a value is NaN."""
     least, most = torch.aminmax(column)
     return float(least), float(most)
@@ -246,154 +247,18 @@ def describe_unusable_samples(
     )
 
 
-def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[str]:
-    """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended."""
-    doubts: list[str] = []
-    classes: dict[str, set[int]] = {}
-    for name, (inputs, target) in {
-        name: whole for name, split in splits.items() if (whole := split.whole()) is not None
-    }.items():
-        sizes = [max(map(abs, _find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
-        if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
-            doubts.append(
-                f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
-                "mean and standard deviation."
-            )
-        if holds_classes(target, branch) and branch.activation != "sigmoid":
-            classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
-    doubts += [*_find_doubtful_scale(splits["train"], branch), *find_shared_examples(splits)]
-    train = classes.pop("train", None)
-    if train is None:
-        return doubts
-    if branch.activation == "none" and (branch.channels or 1) > 1:
-        doubts.append(
-            "The train targets are class indices, and the activation is none: p is then no probability. For classes, use softmax."
+MEANS: Mapping[str, str] = {"baseline/bce": "BCEWithLogitsLoss", "baseline/mse": "MSELoss"}
+"""Standard loss → its form in `torch.nn`, which is the mean over the channels that are summed here (Section 3.1)."""
+
+
+def describe_sum(standard: str | None, channels: int) -> Iterator[str]:
+    """Yield a sentence where torch's form of the standard loss is smaller than the one here."""
+    # A single logit is that of the second of two channels.
+    factor, outputs = (
+        (2, "no and yes") if standard == "baseline/bce" and channels == 1 else (channels, f"{channels} outputs")
+    )
+    if standard is not None and standard in MEANS and factor > 1:
+        yield (
+            f"The standard loss is summed over {outputs}: it is {factor} times nn.{MEANS[standard]}, and so are its steps at one "
+            "learning rate."
         )
-    for name, found in classes.items():
-        for missing, mine, theirs in ((found - train, name, "train"), (train - found, "train", name)):
-            if missing:
-                several = len(missing) > 1
-                listed = ", ".join(map(str, sorted(missing)[:5])) + ", …" * (len(missing) > 5)
-                doubts.append(
-                    f"class{'es' * several} {listed} {'are' if several else 'is'} in the {mine} data and not in the {theirs} "
-                    "data. Split the data so that each part has all classes."
-                )
-    return doubts
-
-
-def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]:
-    """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
-    whole = train.whole() if branch.activation == "none" else None
-    if whole is not None and (whole[1].is_floating_point() or branch.channels == 1):
-        target = whole[1].float()
-        if branch.ignore_index is not None:
-            target = target.masked_fill(target == branch.ignore_index, 0)
-        outputs = target.reshape(len(train), branch.channels or 1, -1)
-        # As a norm, since a square would be a copy of all targets.
-        sizes = torch.linalg.vector_norm(outputs, dim=(0, 2)) / math.sqrt(outputs[:, 0].numel())
-        if sizes.max() > LARGEST_TARGET:
-            size = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (sizes.min(), sizes.max())))
-            yield (
-                f"The train targets are of size {size} (root mean square); losses and the rejection protocol expect numbers of "
-                "about 1. Divide the targets by their size, and in the metric multiply predictions and targets again."
-            )
-
-
-def find_obstacle(train: Split) -> str:
-    """Return why nothing can be learned from training data that are tensors; an empty text where it can."""
-    whole = train.whole()
-    if whole is None:
-        return ""
-    least, most = _find_extremes(whole[1])
-    return f"All train targets are {least:g}: nothing can be learned from them." if least == most else ""
-
-
-def find_shared_examples(splits: Mapping[str, Split]) -> list[str]:
-    """Return one sentence for each two splits that have most of their examples in common."""
-    found = []
-    for one, other in itertools.combinations(splits, 2):
-        count = _count_shared(splits[one], splits[other])
-        if count > SHARED * len(splits[other]):
-            found.append(
-                f"{count} of {len(splits[other])} {other} examples are in the {one} data as well, so scores say little of new "
-                "examples. Split the data."
-            )
-    return found
-
-
-def _count_shared(one: Split, other: Split) -> int:
-    """Return how many examples of the second split are in the first as well."""
-    if one.dataset is other.dataset:
-        return len(set(one.indices.tolist()) & set(other.indices.tolist()))
-    wholes = one.whole(), other.whole()
-    if wholes[0] is None or wholes[1] is None:
-        few = min(len(one), len(other), COMPARED)
-        same = len(one) == len(other) and all(
-            map(torch.equal, list_tensors(one.first(few)), list_tensors(other.first(few)))
-        )
-        return len(other) if same else 0
-    known, others = (_fingerprint_rows(whole) for whole in wholes)
-    return int(np.isin(others, known).sum())
-
-
-def _fingerprint_rows(whole: Any) -> np.ndarray:
-    """Return one number for each row, of at most `LOOKED_AT` values of each column."""
-    columns = [column.detach().reshape(len(column), -1) for column in list_tensors(whole)]
-    rng, found = np.random.default_rng(0), np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        values = column[:, :: max(1, column.shape[1] // LOOKED_AT)].contiguous().numpy()
-        parts = values.view(np.uint8).reshape(len(values), -1)
-        for place in range(parts.shape[1]):
-            found += parts[:, place].astype(np.uint64) * rng.integers(1, 1 << 63, dtype=np.uint64)
-    return found
-
-
-def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return sentences about branches whose predictions seem to be activated already, or whose metric seems to want logits."""
-    doubts = []
-    for name, branch in task.branches.items():
-        if branch.predicts_probabilities and samples.get(name):
-            where = f" of the branch {name}" if len(task.branches) > 1 else ""
-            raw = [sample.prediction.detach() for sample in samples[name]]
-            if ending := _find_ending(raw):
-                doubts.append(
-                    f"The network's predictions{where} {ending} autoloss applies "
-                    f"{'softmax' if branch.has_classes else 'sigmoid'}."
-                )
-            if isinstance(branch, ActivatedBranch) and _prefers_logits(branch, samples[name][0]):
-                doubts.append(
-                    f"The metric{where} is higher for the targets as logits than for the targets as probabilities. "
-                    f"{GETS_PROBABILITIES}"
-                )
-    return doubts
-
-
-def _prefers_logits(branch: ActivatedBranch, sample: Sample) -> bool:
-    """Return whether a metric is higher for the target as logits of any size than as probabilities."""
-    if branch.measure is None:
-        return False
-    target = sample.context["target"]
-    ideal = activate_for_metric(branch.ideal(sample.context), target, branch.activation)
-    try:
-        of_probabilities, of_logits, of_larger = (
-            to_float(branch.measure(values, target))
-            for values in (ideal, SURE * (2 * ideal - 1), 2 * SURE * (2 * ideal - 1))
-        )
-    except FAILURES:
-        # It refuses what is no probability.
-        return False
-    # A metric that grows with the size of its input, such as a Dice of sums, takes probabilities.
-    return of_logits > of_probabilities + LEAST_GAIN and math.isclose(of_logits, of_larger, abs_tol=LEAST_GAIN)
-
-
-def _find_ending(raw: Sequence[Tensor]) -> str | None:
-    """Describe predictions that do not look raw; None if they do."""
-    least, most = min(float(one.min()) for one in raw), max(float(one.max()) for one in raw)
-    several = all(one.shape[1] > 1 for one in raw)
-    if least >= 0 and several and all(bool((one.sum(dim=1) - 1).abs().max() < 1e-4) for one in raw):
-        return "are never negative and add up to 1: it ends in a softmax. Return the outputs of the last layer before its softmax;"
-    if least > 0 and most < 1:
-        return "are all between 0 and 1. If it ends in a sigmoid, return the outputs of the layer before it:"
-    if least == 0 and sum(int((one == 0).sum()) for one in raw) > sum(one.numel() for one in raw) / 20:
-        return "are never negative, and many are 0: it seems to end in a ReLU. Return its last layer without an activation;"
-    return None

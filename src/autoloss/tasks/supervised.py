@@ -24,13 +24,13 @@ from autoloss.tasks.checks import (
     build_network,
     check_finite,
     convert_target,
+    describe_sum,
     describe_unusable_samples,
-    find_doubts,
-    find_obstacle,
     probe_splits,
 )
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
+from autoloss.tasks.doubts import find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
 from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
@@ -167,7 +167,7 @@ class SupervisedTask(TrainerTask):
             read.append(
                 f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
             )
-        self._choices = [*read, *self._describe_numbers()]
+        self._choices = [*read, *describe_sum(standard, self._shape[1]), *self._describe_numbers()]
         self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
     @property

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from autoloss.space.options import Activation
 
-THRESHOLDS = tuple(step / 20 for step in range(1, 20))
+RARE = (0.002, 0.005, 0.01, 0.02, 0.03)
+"""Thresholds of rare or costly decisions: where a missed one costs a hundred false alarms, the best is about 1/101."""
+THRESHOLDS = (*RARE, *(step / 20 for step in range(1, 20)), *(1 - one for one in reversed(RARE)))
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) and targets, batch by batch."""
 
