@@ -129,6 +129,8 @@ class Scores(Record):
         ({0.3: 0.6, 1.0: 0.5}, {0.3: 0.7}, 0.3),
         # Every smaller rate is better.
         ({3.0: 0.5, 1.0: 0.4}, {3.0: 0.4, 1.0: 0.5, 0.3: 0.6, 0.1: 0.55}, 0.3),
+        # Every larger rate is better.
+        ({0.3: 0.5, 1.0: 0.4}, {0.1: 0.1, 0.3: 0.4, 1.0: 0.5, 3.0: 0.6, 10.0: 0.2}, 3.0),
     ],
 )
 def test_short_trainings_alone_do_not_choose_the_rate(short, whole, best):
@@ -179,10 +181,13 @@ def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_
     tuned = [
         replace(standard, learning_rate=rate, step_rule=rule) for rate, rule in ((3.0, "recipe"), (0.3, "one_norm"))
     ]
+    made = task()
     for best in tuned:
-        own = _list_own([standard], Ladder((Rung(best, 1.0, (0.8,)),), 2.0, "baseline/ce"))
-        assert [(one.learning_rate, one.step_rule) for one in own][-1] == (best.learning_rate, best.step_rule)
-        assert len(own) == (1 if best.step_rule == "recipe" else 2)
+        own = _list_own([standard], Ladder((Rung(best, 1.0, (0.8,)),), 2.0, "baseline/ce"), made)
+        assert (best.learning_rate, best.step_rule) in [(one.learning_rate, one.step_rule) for one in own]
+        assert len({one.step_rule for one in own}) == (1 if best.step_rule == "recipe" else 2)
+        # Its rate is tuned with the threshold, which a rare class may need at every rate.
+        assert [one.tuned_threshold for one in own].count(True) == made.tunes_threshold
 
 
 def measure_error(prediction: Tensor, target: Tensor) -> float:

@@ -89,6 +89,14 @@ def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tu
     assert len({one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}) <= 2
 
 
+def test_what_a_short_training_has_on_a_part_of_the_split_is_not_the_highest_score():
+    given = Entrant("ce", "baseline/ce", baseline=True)
+    ladder = Ladder(
+        (Rung(given, 1.0, (0.6, 0.7)), Rung(replace(given, learning_rate=3.0), 0.125, (0.9,))), 2.0, "baseline/ce"
+    )
+    assert ladder.highest == pytest.approx(0.65)
+
+
 def test_rates_without_a_score_are_not_tried_again_at_a_tuned_threshold():
     def undefined(prediction: Tensor, target: Tensor) -> float:
         return f1(prediction, target) if (prediction == prediction[:1]).all() else float("nan")
@@ -134,7 +142,7 @@ def test_a_budget_for_the_recipe_alone_is_not_called_a_comparison():
     assert ["no change of it was tried" in text for text in alone.describe()] == [True]
     beside = Ladder((given, Rung(faster, 1.0, (0.4,))), 3.0, "baseline/ce")
     assert [text.partition(":")[0] for text in beside.describe()] == [
-        "No change of the recipe improves the standard loss"
+        "No change of the recipe, of 1 tried, clearly improves the standard loss"
     ]
 
 

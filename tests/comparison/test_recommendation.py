@@ -122,7 +122,8 @@ def test_class_weights_of_the_ladder_stay_its_own_at_the_rate_that_the_compariso
     ladder = Ladder((Rung(weighted, 1.0, (0.9,)), Rung(GIVEN, 1.0, (0.7,))), 4.0, "baseline/ce")
     found = recommend([row(replace(weighted, learning_rate=0.3), 0.95), row(GIVEN, 0.7)], None, ladder, "baseline/ce")
     assert found is not None
-    assert (found.loss, found.learning_rate, found.origin) == ("shelf/balanced_ce", 0.3, "standard")
+    assert (found.loss, found.learning_rate, found.origin) == ("shelf/balanced_ce", 0.3, "shelf")
+    assert "(a known loss)" in found.describe()
 
 
 def test_it_says_how_to_train():

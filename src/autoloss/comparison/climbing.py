@@ -76,9 +76,11 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
             climb.run(further, first)
             grid += further
         ranked = climb.ranked(grid)
+        scores = [climb.score(one) for one in ranked]
         constant = evaluator.measure_constant() if task.tunes_threshold else None
-        if constant is not None and ranked and climb.score(ranked[0]) <= constant:
-            # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there.
+        if constant is not None and scores and (scores[0] <= constant or scores.count(scores[0]) > len(scores) / 2):
+            # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there. A part of the
+            # split has another best constant, but then most of them are equal.
             decided = [replace(one, tuned_threshold=True) for one in grid]
             climb.run(decided, first)
             grid += decided

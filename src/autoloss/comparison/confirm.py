@@ -184,7 +184,7 @@ def compare_with_baselines(
     # A known loss that was found again is not its own rival.
     again = [write_trees(one.loss) for one in best]
     standard, promising = plain[:1], [one for one in plain[1:] if write_trees(one.loss) not in again]
-    own = _list_own(standard, ladder)
+    own = _list_own(standard, ladder, task)
     vary = partial(_list_ways, own, configuration.search, ladder)
     if not every:
         promising, behind = find_promising(promising, task, seed, record, vary)
@@ -195,8 +195,6 @@ def compare_with_baselines(
     for note in notes:
         say(note)
     found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
-    if task.tunes_threshold:
-        rivals += [replace(one, label=one.name, tuned_threshold=True).spell_out() for one in rivals[: len(standard)]]
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
     entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
@@ -215,13 +213,15 @@ def _list_ways(own: Sequence[Entrant], search: SearchSettings, ladder: Ladder | 
     return list(dict.fromkeys([followed, one, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
 
 
-def _list_own(standard: Sequence[Entrant], ladder: Ladder | None) -> list[Entrant]:
+def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) -> list[Entrant]:
     """Return the standard loss as the recipe trains it, as the ladder's best does and as the better one that gave way to it.
 
-    Each comes with the rate that the ladder found best.
+    Each comes with the rate that the ladder found best. As the recipe trains it, it also comes with a tuned threshold: at 0.5 a
+    rare class may be told at no rate.
     """
     rungs = [rung.entrant for rung in (() if ladder is None else (ladder.best, ladder.set_aside)) if rung is not None]
-    own = {one.way: one for one in standard}
+    decided = [replace(one, tuned_threshold=True) for one in standard if task.tunes_threshold]
+    own = {one.way: one for one in (*standard, *decided)}
     for one in reversed(rungs):
         own[one.way] = replace(one, label=one.name)
     return list(own.values())

@@ -98,8 +98,11 @@ class Ladder:
 
     @property
     def highest(self) -> float | None:
-        """The highest mean of all that was tried, however long it was trained; None where no training has a score."""
-        return max((rung.mean for rung in self.rungs if rung.mean is not None), default=None)
+        """The highest mean of what was trained longest, since short trainings are measured on a part of the split; None without."""
+        longest = max((rung.fidelity for rung in self.rungs if rung.mean is not None), default=1.0)
+        return max(
+            (rung.mean for rung in self.rungs if rung.mean is not None and rung.fidelity == longest), default=None
+        )
 
     @property
     def longer(self) -> Rung | None:
@@ -140,7 +143,8 @@ class Ladder:
         if len(self.rungs) == 1:
             yield f"The standard loss has {best.write_score()} with the recipe as given; no change of it was tried."
         elif given is None or self._is_given(best.entrant):
-            yield f"No change of the recipe improves the standard loss: {best.write_score()} with the recipe as given."
+            changes = f"No change of the recipe, of {len(self.rungs) - 1} tried, clearly improves the standard loss"
+            yield f"{changes}: {best.write_score()} with the recipe as given."
         else:
             score = given.write_score() if given.mean is not None else "no score"
             found = f"{best.entrant.label}: {best.write_score()} on the valid split"

@@ -77,7 +77,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     own = [row for row in whole if row.entrant.baseline and (row.entrant.loss == standard or row.entrant.way in ways)]
     if not own:
         reason = "No loss was compared with it on held-out data yet."
-        return make_recommendation(rungs[0].entrant, "standard", reason, rungs[0].threshold) if rungs else None
+        if not rungs:
+            return None
+        origin = _find_origin(rungs[0].entrant, standard, ladder)
+        return make_recommendation(rungs[0].entrant, origin, reason, rungs[0].threshold)
     first = max(own, key=_is_tuned)
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
     # The first of equal ones stays.
@@ -88,9 +91,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     leads = [(row, *weigh_lead(best, row)) for row in known if row is first or weigh_lead(row, first)[0] > 0]
     near = [row for row, lead, error in leads if row is best or lead <= min(error, widest)]
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
-    # A search has the standard loss as a candidate, too, under a number.
-    is_standard = chosen in own or chosen.entrant.name.partition(" ")[2] == say_loss(standard)
-    origin: Origin = "standard" if is_standard else "shelf"
+    origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
     # The strongest of the others, as the verdict names it, not what the choice began with.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
@@ -104,6 +105,13 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         elif _subtract(found, closest).value > 0:
             reason = f"{reason} {_describe(found, closest, chosen)}"
     return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
+
+
+def _find_origin(entrant: Entrant, standard: str, ladder: Ladder | None) -> Origin:
+    """Return whether a loss that was known is the standard one; with class weights it is another one."""
+    # A search has the standard loss as a candidate, too, under a number.
+    names = {standard, f"#{entrant.number} {say_loss(standard)}"} | (set() if ladder is None else {ladder.standard})
+    return "standard" if {entrant.loss, entrant.name} & names else "shelf"
 
 
 def _is_tuned(row: Row) -> int:

@@ -153,10 +153,10 @@ def tune_learning_rates(
 ) -> list[Row]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    Rates are tried on one seed, shortly where the task allows it. Short trainings often favour too large a rate, or another way of
-    training: of each entrant the best rate of each way and the one that it comes with are trained whole, all rates where none is
-    ahead, and smaller ones while they are better; the better two of these on all seeds. Of equal rates the one nearest to the
-    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    Rates are tried on one seed, shortly where the task allows it. Short trainings often favour another rate or way of training: of
+    each entrant the best rate of each way and the one that it comes with are trained whole, all rates where none is ahead, and
+    those beside the best until none is better; the better two of these on all seeds. Of equal rates the one nearest to the recipe's
+    is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     first = _try_rates(entrants, task, seed, record, vary)
@@ -164,7 +164,7 @@ def tune_learning_rates(
     whole = _tune(tried, seeds[:1], 1.0, record)
     for _ in LEARNING_RATES:
         tried = [
-            list(dict.fromkeys([*some, _find_below(rows[0].entrant, task)]))
+            list(dict.fromkeys([*some, *_list_beside(rows[0].entrant, task)]))
             for some, rows in zip(tried, whole, strict=True)
         ]
         whole = _tune(tried, seeds[:1], 1.0, record)
@@ -192,11 +192,12 @@ def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
     return list(dict.fromkeys([*{one.way: one for one in reversed(grid)}.values(), given]))
 
 
-def _find_below(one: Entrant, task: Task) -> Entrant:
-    """Return it at the next smaller rate of the grid, or as it is at the smallest."""
+def _list_beside(one: Entrant, task: Task) -> list[Entrant]:
+    """Return it at the next smaller and the next larger rate of the grid, as far as there are any."""
     setting = _name_setting(task)
-    below = max((rate for rate in LEARNING_RATES if rate < getattr(one, setting)), default=getattr(one, setting))
-    return replace(one, **{setting: below})
+    below = [rate for rate in LEARNING_RATES if rate < getattr(one, setting)][-1:]
+    above = [rate for rate in LEARNING_RATES if rate > getattr(one, setting)][:1]
+    return [replace(one, **{setting: rate}) for rate in (*below, *above)]
 
 
 def _name_setting(task: Task) -> str:
