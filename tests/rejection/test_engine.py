@@ -7,8 +7,10 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from random import Random
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -380,24 +382,17 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
     assert "No space left on device" in caplog.text
 
 
-def test_a_process_compiles_what_no_other_one_does_and_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path):
+def test_a_first_call_waits_for_the_process_that_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    called = []
-
-    class Function(interpreter.CachedFunction):
-        def __call__(self, *arguments: object) -> None:
-            called.append(arguments)
-            busy.release()
-
-    first, second = Function(twice), Function(lambda x: x)
-    monkeypatch.setattr(interpreter, "compile_gradient", lambda: first)
-    monkeypatch.setattr(interpreter, "compile_descent", lambda: second)
-    monkeypatch.setattr(interpreter, "PATIENCE_SECONDS", 20.0)
-    monkeypatch.setattr(Function, "can_be_loaded", True)
-    busy = FileLock(first._folder / "twice.lock")
+    function = interpreter.CachedFunction(twice)
+    busy, seconds = FileLock(function._folder / "twice.lock", thread_local=False), 0.5
     busy.acquire()
-    interpreter.compile_both(("gradient",), ("descent",))
-    assert called == [("descent",), ("gradient",)]
+    Timer(seconds, busy.release).start()
+    began = time.monotonic()
+    assert function(1) == 2
+    assert time.monotonic() - began >= seconds
+    with busy:
+        assert function(2) == 4
 
 
 @pytest.mark.experiment

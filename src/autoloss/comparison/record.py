@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from statistics import median
 
 from autoloss.comparison.baselines import MOST_RIVALS
 from autoloss.comparison.entrant import (
@@ -155,16 +156,18 @@ def tune_learning_rates(
 
     Rates are tried on one seed, shortly where the task allows it. Short trainings often favour another rate or way of training: of
     each entrant the best rate of each way and the one that it comes with are trained whole, all rates where none is ahead, and
-    those beside the best until none is better; the better two of these on all seeds. Of equal rates the one nearest to the recipe's
-    is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    those beside the best until none is better (larger ones of the better half only); the better two of these on all seeds. Of equal
+    rates the one nearest to the recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned
+    instead.
     """
     seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     first = _try_rates(entrants, task, seed, record, vary)
     tried = [_choose_close(rows, vary(one)[0]) for one, rows in zip(entrants, first, strict=True)]
     whole = _tune(tried, seeds[:1], 1.0, record)
     for _ in LEARNING_RATES:
+        level = median([-math.inf if rows[0].mean is None else rows[0].mean for rows in whole] or [0.0])
         tried = [
-            list(dict.fromkeys([*some, *_list_beside(rows[0].entrant, task)]))
+            list(dict.fromkeys([*some, *_list_beside(rows[0], level, task)]))
             for some, rows in zip(tried, whole, strict=True)
         ]
         whole = _tune(tried, seeds[:1], 1.0, record)
@@ -192,12 +195,17 @@ def _choose_close(rows: Sequence[Row], given: Entrant) -> list[Entrant]:
     return list(dict.fromkeys([*{one.way: one for one in reversed(grid)}.values(), given]))
 
 
-def _list_beside(one: Entrant, task: Task) -> list[Entrant]:
-    """Return it at the next smaller and the next larger rate of the grid, as far as there are any."""
-    setting = _name_setting(task)
-    below = [rate for rate in LEARNING_RATES if rate < getattr(one, setting)][-1:]
-    above = [rate for rate in LEARNING_RATES if rate > getattr(one, setting)][:1]
-    return [replace(one, **{setting: rate}) for rate in (*below, *above)]
+def _list_beside(row: Row, level: float, task: Task) -> list[Entrant]:
+    """Return an entrant at the next smaller rate of the grid, and where it reaches a score at the next larger one as well.
+
+    Too large a rate can hide a good loss altogether; too small a one costs it a little.
+    """
+    setting, rate = _name_setting(task), getattr(row.entrant, _name_setting(task))
+    below = [other for other in LEARNING_RATES if other < rate][-1:]
+    above = (
+        [other for other in LEARNING_RATES if other > rate][:1] if row.mean is not None and row.mean >= level else []
+    )
+    return [replace(row.entrant, **{setting: other}) for other in (*below, *above)]
 
 
 def _name_setting(task: Task) -> str:

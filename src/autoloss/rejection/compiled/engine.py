@@ -22,8 +22,8 @@ from autoloss.rejection.compiled.interpreter import (
     NO_GRADIENT,
     NOT_FINITE,
     PLAIN,
-    compile_both,
     compile_descent,
+    compile_descent_elsewhere,
     compile_gradient,
 )
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, Y, Z
@@ -57,8 +57,8 @@ class CompiledEngine(Engine):
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
     """
 
-    _is_compiled: ClassVar[bool] = False
-    """Whether this process has compiled or loaded the functions."""
+    _is_compiling: ClassVar[bool] = False
+    """Whether this process has begun to compile or to load the functions."""
 
     def _prepare(self) -> None:
         check_samples(self.reference.samples)
@@ -92,19 +92,18 @@ class CompiledEngine(Engine):
             program = self.translate(expression, sample)
             end, square, product = DONE, 0.0, 0.0
             if program is not None:
-                self._compile_once(number, program)
+                self._begin_compiling(number, program)
                 end, square, product = compile_gradient()(*self._prepare_gradient(number, program))
             norms.append(math.nan if end == NOT_FINITE else math.sqrt(square))
             products.append(math.nan if end == NOT_FINITE else product)
         return Gradient(tuple(norms), tuple(products))
 
-    def _compile_once(self, number: int, program: Program) -> None:
-        """Compile both functions where this process has not yet, on some program: their types are the same on all."""
-        if not CompiledEngine._is_compiled:
-            CompiledEngine._is_compiled = True
+    def _begin_compiling(self, number: int, program: Program) -> None:
+        """Begin to compile the descent before this process's first gradient, on some program: the types are the same on all."""
+        if not CompiledEngine._is_compiling:
+            CompiledEngine._is_compiling = True
             z = self.samples[number].prediction.astype(np.float32)
-            descent = self._prepare_descent(self.samples[number], program, z, np.zeros_like(z), (0, 1))
-            compile_both(self._prepare_gradient(number, program), descent)
+            compile_descent_elsewhere(self._prepare_descent(self.samples[number], program, z, np.zeros_like(z), (0, 1)))
 
     def _prepare_gradient(self, number: int, program: Program) -> tuple[Any, ...]:
         """Return the arguments of the gradient of a sample, in double precision.

@@ -6,14 +6,15 @@ Other modules call `compile_descent()`, whose function runs in single precision,
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -332,7 +333,7 @@ class CachedFunction:
     """A function that is compiled at its first call and cached on disk; where that is impossible, it warns once and goes on."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._warned = False
+        self._called = self._warned = False
         self._lock: FileLock | None = None
         try:
             self._compiled = njit(**OPTIONS, cache=True)(function)
@@ -343,6 +344,14 @@ class CachedFunction:
             self._compiled = njit(**OPTIONS)(function)
 
     def __call__(self, *arguments: Any) -> Any:
+        if not self._called:
+            self._called = True
+            # A process that calls it first loads what another one is compiling. Where no file can be locked, each compiles.
+            with suppress(Timeout, OSError), self._lock.acquire(PATIENCE_SECONDS) if self._lock else nullcontext():
+                return self._call(arguments)
+        return self._call(arguments)
+
+    def _call(self, arguments: Sequence[Any]) -> Any:
         try:
             return self._compiled(*arguments)
         except OSError as error:
@@ -355,14 +364,6 @@ class CachedFunction:
         """Whether the cache has an entry; one of older sources counts."""
         return self._lock is None or any(self._folder.glob(f"*.{self._compiled.__name__}-*.nbi"))
 
-    def call_alone(self, arguments: Sequence[Any], seconds: float) -> bool:
-        """Make the first call while no other process makes one; return False if others have been at it for so long."""
-        # Where no file can be locked, each process compiles for itself.
-        with suppress(Timeout, OSError), self._lock.acquire(timeout=seconds) if self._lock else nullcontext():
-            self(*arguments)
-            return True
-        return False
-
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             _log.warning(
@@ -371,27 +372,17 @@ class CachedFunction:
         self._warned = True
 
 
-def compile_both(gradient: Sequence[Any], descent: Sequence[Any]) -> None:
-    """Compile both functions for the types of some arguments, or load them: the second one in another process meanwhile.
+def compile_descent_elsewhere(arguments: Sequence[Any]) -> None:
+    """Let another process compile the descent for the types of some arguments, while this one compiles the gradient.
 
-    Of several processes that begin together, each compiles what no other one does, and loads the rest.
+    Where none can begin, or the cache has the descent, nothing happens: its first call compiles or loads it.
     """
-    calls = {compile_gradient(): gradient, compile_descent(): descent}
-    elsewhere = not compile_descent().can_be_loaded and (os.cpu_count() or 1) > 1
-    with _compile_descent_elsewhere(descent) if elsewhere else nullcontext():
-        for seconds in (0, PATIENCE_SECONDS):
-            calls = {function: given for function, given in calls.items() if not function.call_alone(given, seconds)}
-
-
-@contextmanager
-def _compile_descent_elsewhere(arguments: Sequence[Any]) -> Iterator[None]:
-    """Let a process of its own compile the descent while the context lasts; where none can begin, this one does."""
-    code = f"import pickle, sys, {__name__} as i; i.compile_descent().call_alone(pickle.load(sys.stdin.buffer), 0)"
-    with TemporaryFile() as file, ExitStack() as stack:
-        with suppress(OSError):
-            pickle.dump(arguments, file)
-            file.seek(0)
-            child = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=file, stderr=subprocess.DEVNULL)
-            stack.callback(child.wait)
-            stack.callback(child.kill)
-        yield
+    if compile_descent().can_be_loaded or (os.cpu_count() or 1) < 2:
+        return
+    code = f"import pickle, sys, {__name__} as i; i.compile_descent()(*pickle.load(sys.stdin.buffer))"
+    with suppress(OSError), TemporaryFile() as file:
+        pickle.dump(arguments, file)
+        file.seek(0)
+        child = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=file, stderr=subprocess.DEVNULL)
+        atexit.register(child.wait)
+        atexit.register(child.kill)
