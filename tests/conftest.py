@@ -43,4 +43,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     scenes = samples()
     settings = ProtocolSettings(samples=len(scenes))
-    CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), settings).gradients([parse("-y * log(p)")])
+    engine, tree = CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), settings), parse("-y * log(p)")
+    engine.gradients([tree])
+    engine.start_descent(tree).advance(0, 1)

@@ -10,9 +10,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
@@ -23,7 +24,6 @@ from autoloss.rejection.compiled.interpreter import (
     NOT_FINITE,
     PLAIN,
     compile_descent,
-    compile_descent_elsewhere,
     compile_gradient,
 )
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, Y, Z
@@ -39,11 +39,15 @@ from autoloss.rejection.compiled.packed_samples import (
 from autoloss.rejection.compiled.program import Program, assemble
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.gradients import Gradient
-from autoloss.rejection.protocol import Descent
+from autoloss.rejection.protocol import Descent, Reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine
+from autoloss.settings import ProtocolSettings
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Sample
 from autoloss.space.expression import Expression, Symbol
 from autoloss.space.operators import is_own
+from autoloss.space.parsing import parse
 from autoloss.space.ranges import Range
 
 _ENDS = {DONE: None, NOT_FINITE: Reason.NOT_FINITE, NO_GRADIENT: Reason.NO_GRADIENT}
@@ -56,9 +60,6 @@ class CompiledEngine(Engine):
 
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
     """
-
-    _is_compiling: ClassVar[bool] = False
-    """Whether this process has begun to compile or to load the functions."""
 
     def _prepare(self) -> None:
         check_samples(self.reference.samples)
@@ -92,18 +93,12 @@ class CompiledEngine(Engine):
             program = self.translate(expression, sample)
             end, square, product = DONE, 0.0, 0.0
             if program is not None:
-                self._begin_compiling(number, program)
+                # Both take a quarter of a minute: another process compiles the descent while this one compiles the gradient.
+                compile_descent().compile_elsewhere(f"from {__name__} import run_descent; run_descent()")
                 end, square, product = compile_gradient()(*self._prepare_gradient(number, program))
             norms.append(math.nan if end == NOT_FINITE else math.sqrt(square))
             products.append(math.nan if end == NOT_FINITE else product)
         return Gradient(tuple(norms), tuple(products))
-
-    def _begin_compiling(self, number: int, program: Program) -> None:
-        """Begin to compile the descent before this process's first gradient, on some program: the types are the same on all."""
-        if not CompiledEngine._is_compiling:
-            CompiledEngine._is_compiling = True
-            z = self.samples[number].prediction.astype(np.float32)
-            compile_descent_elsewhere(self._prepare_descent(self.samples[number], program, z, np.zeros_like(z), (0, 1)))
 
     def _prepare_gradient(self, number: int, program: Program) -> tuple[Any, ...]:
         """Return the arguments of the gradient of a sample, in double precision.
@@ -230,3 +225,10 @@ class CompiledDescent(Descent):
             with np.errstate(over="ignore"):
                 current = (packed.prediction + extrapolation * (current - packed.prediction)).astype(np.float32)
         return packed.unpack(current)
+
+
+def run_descent() -> None:
+    """Take one step on a sample of one position; the types of the arguments are those of every descent."""
+    sample = Sample(torch.zeros(1, 2, 1, 1), {"target": torch.zeros(1, 1, 1, dtype=torch.long)})
+    engine = CompiledEngine(ActivatedBranch(), Reference((sample,), (0.0,), (1.0,)), ProtocolSettings(samples=1))
+    engine.start_descent(parse("-y * log(p)")).advance(0, 1)

@@ -10,14 +10,12 @@ import atexit
 import hashlib
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -333,8 +331,9 @@ class CachedFunction:
     """A function that is compiled at its first call and cached on disk; where that is impossible, it warns once and goes on."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._called = self._warned = False
+        self._called = self._is_sought = self._warned = False
         self._lock: FileLock | None = None
+        self._helper: subprocess.Popen[bytes] | None = None
         try:
             self._compiled = njit(**OPTIONS, cache=True)(function)
             self._folder = Path(self._compiled.stats.cache_path)
@@ -344,12 +343,16 @@ class CachedFunction:
             self._compiled = njit(**OPTIONS)(function)
 
     def __call__(self, *arguments: Any) -> Any:
-        if not self._called:
-            self._called = True
+        if self._called:
+            return self._call(arguments)
+        self._called = True
+        try:
             # A process that calls it first loads what another one is compiling. Where no file can be locked, each compiles.
             with suppress(Timeout, OSError), self._lock.acquire(PATIENCE_SECONDS) if self._lock else nullcontext():
                 return self._call(arguments)
-        return self._call(arguments)
+            return self._call(arguments)
+        finally:
+            self._end_helper()
 
     def _call(self, arguments: Sequence[Any]) -> Any:
         try:
@@ -359,10 +362,21 @@ class CachedFunction:
             self._warn(error)
             return self._compiled(*arguments)
 
-    @property
-    def can_be_loaded(self) -> bool:
-        """Whether the cache has an entry; one of older sources counts."""
-        return self._lock is None or any(self._folder.glob(f"*.{self._compiled.__name__}-*.nbi"))
+    def compile_elsewhere(self, code: str) -> None:
+        """Let a process that runs some code, which calls it, compile it until the first call here; nothing where it is cached."""
+        if self._called or self._is_sought:
+            return
+        self._is_sought = True
+        is_cached = self._lock is None or any(self._folder.glob(f"*.{self._compiled.__name__}-*.nbi"))
+        if not is_cached and (os.cpu_count() or 1) > 1:
+            with suppress(OSError):
+                self._helper = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)
+                atexit.register(self._end_helper)
+
+    def _end_helper(self) -> None:
+        if self._helper is not None:
+            self._helper.kill()
+            self._helper.wait()
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
@@ -370,19 +384,3 @@ class CachedFunction:
                 "The compiled engine cannot be cached on disk (%s); this process compiles it for itself.", error
             )
         self._warned = True
-
-
-def compile_descent_elsewhere(arguments: Sequence[Any]) -> None:
-    """Let another process compile the descent for the types of some arguments, while this one compiles the gradient.
-
-    Where none can begin, or the cache has the descent, nothing happens: its first call compiles or loads it.
-    """
-    if compile_descent().can_be_loaded or (os.cpu_count() or 1) < 2:
-        return
-    code = f"import pickle, sys, {__name__} as i; i.compile_descent()(*pickle.load(sys.stdin.buffer))"
-    with suppress(OSError), TemporaryFile() as file:
-        pickle.dump(arguments, file)
-        file.seek(0)
-        child = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=file, stderr=subprocess.DEVNULL)
-        atexit.register(child.wait)
-        atexit.register(child.kill)
