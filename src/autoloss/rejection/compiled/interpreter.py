@@ -370,7 +370,9 @@ class CachedFunction:
         is_cached = self._lock is None or any(self._folder.glob(f"*.{self._compiled.__name__}-*.nbi"))
         if not is_cached and (os.cpu_count() or 1) > 1:
             with suppress(OSError):
-                self._helper = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)
+                # It holds no pipe of this process open.
+                quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+                self._helper = subprocess.Popen([sys.executable, "-P", "-c", code], **quiet)
                 atexit.register(self._end_helper)
 
     def _end_helper(self) -> None:
