@@ -190,6 +190,15 @@ def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_
         assert [one.tuned_threshold for one in own].count(True) == made.tunes_threshold
 
 
+def test_the_standard_loss_is_trained_as_the_ladders_best_with_class_weights_is():
+    standard = Entrant("ce", "baseline/ce", baseline=True)
+    weighted = replace(standard, loss="shelf/root_balanced_ce", learning_rate=3.0, step_rule="one_norm")
+    own = _list_own([standard], Ladder((Rung(weighted, 1.0, (0.8,)),), 2.0, "baseline/ce"), task())
+    assert {("baseline/ce", "one_norm"), ("shelf/root_balanced_ce", "one_norm")} <= {
+        (one.loss, one.step_rule) for one in own
+    }
+
+
 def measure_error(prediction: Tensor, target: Tensor) -> float:
     return -(prediction - target).abs().mean().item()
 

@@ -220,6 +220,8 @@ def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) ->
     rare class may be told at no rate.
     """
     rungs = [rung.entrant for rung in (() if ladder is None else (ladder.best, ladder.set_aside)) if rung is not None]
+    # Class weights are one thing, and how it trains another: without them the loss takes part in that way as well.
+    rungs += [replace(rung, label="", loss=one.loss) for one in standard for rung in rungs if rung.loss != one.loss]
     decided = [replace(one, tuned_threshold=True) for one in standard if task.tunes_threshold]
     own = {one.way: one for one in (*standard, *decided)}
     for one in reversed(rungs):
