@@ -51,14 +51,7 @@ TASKS: dict[str, tuple[str, int, int, int]] = {
 140,000 persons), its epochs, and images of its validation."""
 LITTLE: dict[str, dict[str, Any]] = {
     "voc-seg": {"backbone": "resnet18", "side": 32, "batch_size": 4},
-    "coco-det": {
-        "backbone": "resnet18",
-        "channels": 8,
-        "head_width": 16,
-        "short_side": 64,
-        "long_side": 96,
-        "batch_size": 2,
-    },
+    "coco-det": {"backbone": "resnet18", "short_side": 64, "long_side": 96, "batch_size": 2},
     "coco-pose": {"backbone": "resnet18", "height": 64, "width": 64, "batch_size": 4},
 }
 LITTLE["coco-ins"] = LITTLE["coco-det"]
@@ -96,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__, steps=16, valid=32)
     parser.add_argument("--only", nargs="+", choices=list(TASKS), help="these tasks; the other rows of --out are kept")
-    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument(
         "--loaders", type=int, default=max(0, (os.cpu_count() or 1) - 2), help="processes that read images"
@@ -116,7 +108,7 @@ def measure(name: str, place: Path, arguments: argparse.Namespace) -> list[dict[
     assert steps is not None
     batch = int(task.recipe("proxy")["batch_size"])
     rows: list[dict[str, Any]] = []
-    for precision in arguments.precisions:
+    for precision in ("float32", "bfloat16"):
         for label, loss in (("standard", task.standard), ("published", published)):
             found = _train(task, loss, Execution(device=arguments.device, precision=precision), arguments.valid)
             first = rows[0] if rows else found

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import autoloss
+from autoloss.comparison import climbing
 from autoloss.comparison.climbing import _vary, climb_ladder
 from autoloss.comparison.entrant import Entrant, Measurements, find_simplest
 from autoloss.comparison.ladder import Ladder, Rung
@@ -87,6 +88,17 @@ def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tu
     ladder, _ = climb(task(0.3), 24)
     assert ladder is not None
     assert len({one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}) <= 2
+
+
+@pytest.mark.parametrize(("scores", "tried"), [((0.5,), True), ((0.5, 0.6, 0.7, 0.8, 0.9), False)])
+def test_short_trainings_that_mostly_score_the_same_are_repeated_at_a_tuned_threshold(scores, tried, monkeypatch):
+    """They are of a constant prediction; on their part of the valid split it may have more than on the whole."""
+    monkeypatch.setattr(SupervisedTask, "constant_score", lambda task: -1.0)
+    monkeypatch.setattr(climbing._Climb, "score", lambda self, one: scores[self.tried.index(one) % len(scores)])
+    ladder, _ = climb(task(0.3), 24)
+    assert ladder is not None
+    rates = {one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}
+    assert (rates >= {0.3, 1.0, 3.0}) == tried
 
 
 def test_what_a_short_training_has_on_a_part_of_the_split_is_not_the_highest_score():

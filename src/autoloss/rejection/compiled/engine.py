@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,17 +90,13 @@ class CompiledEngine(Engine):
         products: list[float] = []
         for number, sample in enumerate(self.samples):
             program = self.translate(expression, sample)
-            end, square, product = DONE, 0.0, 0.0
-            if program is not None:
-                # Both take a quarter of a minute: another process compiles the descent while this one compiles the gradient.
-                compile_descent().compile_elsewhere(f"from {__name__} import run_descent; run_descent()")
-                end, square, product = compile_gradient()(*self._prepare_gradient(number, program))
+            end, square, product = (DONE, 0.0, 0.0) if program is None else self._differentiate(number, program)
             norms.append(math.nan if end == NOT_FINITE else math.sqrt(square))
             products.append(math.nan if end == NOT_FINITE else product)
         return Gradient(tuple(norms), tuple(products))
 
-    def _prepare_gradient(self, number: int, program: Program) -> tuple[Any, ...]:
-        """Return the arguments of the gradient of a sample, in double precision.
+    def _differentiate(self, number: int, program: Program) -> tuple[int, float, float]:
+        """Measure the gradient of a sample, in double precision.
 
         A sample keeps its leaves in a workspace of its own. Programs with many registers share one, which is written anew.
         """
@@ -113,8 +108,18 @@ class CompiledEngine(Engine):
             workspace = self._leaves[place] = np.zeros(max(program.size, sample.layout.kept))
         if fresh:
             _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
-        fixed = sample.areas, sample.activation, sample.shape, sample.items
-        return workspace, program.double, *fixed, sample.direction, fresh
+        # Each takes a quarter of a minute: another process compiles the descent while this one compiles the gradient.
+        compile_descent().compile_elsewhere(f"from {__name__} import run_descent; run_descent()")
+        return compile_gradient()(
+            workspace,
+            program.double,
+            sample.areas,
+            sample.activation,
+            sample.shape,
+            sample.items,
+            sample.direction,
+            fresh,
+        )
 
     def compiles(self, expression: Expression) -> bool:
         """Check whether compiled code supports a tree; if not, the log says why."""
@@ -154,25 +159,27 @@ class CompiledEngine(Engine):
         Returns:
             None, or why the descent ended.
         """
-        arguments = self._prepare_descent(sample, program, z, velocity, steps)
-        end = compile_descent()(*arguments)
-        workspace, area, count = arguments[0], sample.layout.area, len(z)
+        area, count, single = sample.layout.area, len(z), np.float32
+        if len(self._workspace) < program.size:
+            self._workspace = np.zeros(program.size, single)
+        workspace = self._workspace
+        _write_leaves(workspace, sample, {Z: z, VELOCITY: velocity})
+        end = compile_descent()(
+            workspace,
+            program.single,
+            sample.areas,
+            sample.activation,
+            sample.shape,
+            sample.items,
+            steps,
+            single(self.settings.momentum),
+            single(self.settings.learning_rate),
+            np.zeros(steps[1] - steps[0]),
+            float(np.finfo(single).max),
+        )
         z[:] = workspace[:count]
         velocity[:] = workspace[VELOCITY * area : VELOCITY * area + count]
         return _ENDS[end]
-
-    def _prepare_descent(
-        self, sample: PackedSample, program: Program, z: Packed, velocity: Packed, steps: tuple[int, int]
-    ) -> tuple[Any, ...]:
-        """Return the arguments of a descent, in single precision."""
-        single, settings = np.float32, self.settings
-        if len(self._workspace) < program.size:
-            self._workspace = np.zeros(program.size, single)
-        _write_leaves(self._workspace, sample, {Z: z, VELOCITY: velocity})
-        fixed = sample.areas, sample.activation, sample.shape, sample.items
-        rates = single(settings.momentum), single(settings.learning_rate)
-        losses, limit = np.zeros(steps[1] - steps[0]), float(np.finfo(single).max)
-        return self._workspace, program.single, *fixed, steps, *rates, losses, limit
 
 
 @lru_cache(maxsize=16)
