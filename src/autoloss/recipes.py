@@ -6,7 +6,7 @@ Settings that a recipe does not have are the defaults of the task and of `settin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoloss.errors import unknown
@@ -118,17 +118,9 @@ ON_VOC = (
 def _carry_over(name: str, task: str, figures: str, **options: str) -> PaperRecipe:
     """Return the experiment of one network in the table of generalisation; the text has mIoU and BF1 of each loss."""
     values = list(map(float, figures.split()))
-    rows = (
-        ("CE", None, "baseline/ce"),
-        ("ASL", "miou", "baseline/asl_miou"),
-        ("found", "miou", "seg/miou"),
-        ("ASL", "bf1", "baseline/asl_bf1"),
-        ("found", "bf1", "seg/bf1"),
-    )
-    published = tuple(
-        Published(loss, {"miou": miou, "bf1": bf1}, target, known)
-        for (loss, target, known), miou, bf1 in zip(rows, values[::2], values[1::2], strict=True)
-    )
+    rows = [row for row in ON_VOC if row.loss == "CE" or row.target in ("miou", "bf1")]
+    columns = zip(rows, values[::2], values[1::2], strict=True)
+    published = tuple(replace(row, figures={"miou": miou, "bf1": bf1}) for row, miou, bf1 in columns)
     return PaperRecipe(name, task, "full", GENERALISATION, {**FULL_PRETRAINED, **options}, published=published)
 
 

@@ -14,8 +14,7 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.formulas import verification
 from autoloss.formulas.notations import LATEX, UNICODE
-from autoloss.formulas.rewriting import Rewriter
-from autoloss.formulas.simplify import simplify, simplify_loss, write_loss
+from autoloss.formulas.simplify import Rewriter, simplify, simplify_loss, write_loss
 from autoloss.formulas.terms import MINUS, call, number, product, to_term, total, variable
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.mutation import mutate
@@ -430,7 +429,7 @@ def test_modes_of_autograd_make_no_difference():
 
 
 def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch):
-    monkeypatch.setattr("autoloss.formulas.rewriting.KEPT", 20)
+    monkeypatch.setattr("autoloss.formulas.simplify.KEPT", 20)
     rewriter = Rewriter({"p": UNIT, "y": UNIT})
     found = [rewriter.simplify(to_term(grown(seed, 2, 3))) for seed in range(12)]
     assert found == [simplify(grown(seed, 2, 3)) for seed in range(12)]

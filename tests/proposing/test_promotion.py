@@ -14,9 +14,8 @@ from autoloss.errors import RequestError
 from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.promotion import Promotion
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.proposers import PROPOSERS, RandomSearch, Starting, make_proposer
+from autoloss.proposing.proposers import PROPOSERS, Promotion, RandomSearch, Starting, make_proposer
 from autoloss.proposing.records import Origin, Outcome, State
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import reduce
 
 import torch
 
@@ -15,15 +16,16 @@ ROUND = 1e-11
 """Relative distance within which a floating-point number is taken for a simple fraction; ε displaces numbers by less."""
 SIMPLE = 16
 """The largest denominator of such a fraction."""
+_OPERATORS = {"sum": "add", "product": "mul"}
+"""Head of a term → the operator of Table 1 that its parts are joined by."""
 
 
 def fold_constants(term: Term) -> Term | None:
     """Return the number that a node above numbers is, or None where it is not finite; a number itself."""
     if term.head == "number":
         return term
-    value = _evaluate_term(term)
-    if value is None:
-        value = _compute(term)
+    exact = _evaluate_term(term)
+    value = _compute(term) if exact is None else exact
     if isinstance(value, Fraction) and max(abs(value.numerator), value.denominator) > MAXIMUM_NUMBER:
         value = float(value) if abs(value) < Fraction(10) ** 300 else math.inf
     return number(value, _write_name(term)) if math.isfinite(value) else None
@@ -69,15 +71,9 @@ def _evaluate_term(term: Term) -> Fraction | None:
     values = [part.value for part in term.parts if isinstance(part.value, Fraction)]
     if len(values) < len(term.parts):
         return None
-    match term.head:
-        case "sum":
-            return evaluate_exactly("add", values)
-        case "product":
-            return evaluate_exactly("mul", values)
-        case "power":
-            return values[0] ** term.exponent
-        case _:
-            return evaluate_exactly(term.called.name, values)
+    if term.head == "power":
+        return values[0] ** term.exponent
+    return evaluate_exactly(_OPERATORS.get(term.head) or term.called.name, values)
 
 
 def _compute(term: Term) -> Fraction | float:
@@ -94,17 +90,11 @@ def _compute(term: Term) -> Fraction | float:
 
 def _write_name(term: Term) -> str:
     names = [part.name or str(part.value) for part in term.parts]
-    match term.head:
-        case "sum" | "product":
-            operator = "add" if term.head == "sum" else "mul"
-            name = names[-1]
-            for other in reversed(names[:-1]):
-                name = f"{operator}({other}, {name})"
-            return name
-        case "power":
-            return _name_power(names[0], term.exponent)
-        case _:
-            return f"{term.called.name}({names[0]})"
+    if term.head == "power":
+        return _name_power(names[0], term.exponent)
+    if operator := _OPERATORS.get(term.head):
+        return reduce(lambda name, other: f"{operator}({other}, {name})", reversed(names))
+    return f"{term.called.name}({names[0]})"
 
 
 def _name_power(name: str, exponent: int) -> str:

@@ -160,9 +160,8 @@ def _find_foreign_names(node: ast.FunctionDef, function: FunctionType) -> list[s
     imported = [alias.name for found in ast.walk(node) if isinstance(found, ast.Import) for alias in found.names]
     imported += [found.module or "." for found in ast.walk(node) if isinstance(found, ast.ImportFrom)]
     used = dict.fromkeys(found.id for found in names if found.id not in own and not hasattr(builtins, found.id))
-    return imported + [
-        name for name in used if name not in AT_HAND or function.__globals__.get(name) is not AT_HAND[name]
-    ]
+    known = {name for name in AT_HAND if function.__globals__.get(name) is AT_HAND[name]}
+    return imported + [name for name in used if name not in known]
 
 
 def _refuse(operator: Operator, why: str) -> RequestError:

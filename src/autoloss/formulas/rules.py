@@ -57,12 +57,11 @@ def compute_constant(term: Term, facts: Facts) -> Term | None:
 
 def collect_exponents(term: Term) -> dict[Term, int]:
     """Return base → exponent of a product without a number."""
-    found: dict[Term, int] = {}
+    found: Counter[Term] = Counter()
     for factor in list_factors(term):
-        if factor.head == "power":
-            found[factor.parts[0]] = found.get(factor.parts[0], 0) + factor.exponent
-        elif factor != ONE:
-            found[factor] = found.get(factor, 0) + 1
+        base, exponent = (factor.parts[0], factor.exponent) if factor.head == "power" else (factor, 1)
+        if factor != ONE:
+            found[base] += exponent
     return found
 
 
@@ -252,9 +251,8 @@ def split_absolute_value(term: Term, facts: Facts) -> Term | None:
 def move_minus_out(term: Term, facts: Facts) -> Term | None:
     """f(−a) is −f(a): logarithm and root carry the sign."""
     inner = term.parts[0]
-    negative = (
-        all(map(is_negative, inner.parts)) if inner.head == "sum" else inner.head == "product" and is_negative(inner)
-    )
+    parts = inner.parts if inner.head == "sum" else (inner,)
+    negative = inner.head in ("sum", "product") and all(map(is_negative, parts))
     return product(MINUS, call(term.called, negate(inner))) if negative else None
 
 

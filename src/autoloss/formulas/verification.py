@@ -73,10 +73,7 @@ def draw_scenes(leaves: Mapping[str, Range], is_single: bool = False) -> tuple[S
 
 def _combine_ends(leaves: Mapping[str, Range], like: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Return all combinations of the ends of the ranges in a random order, or as many as there may be."""
-    ends = {
-        name: torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
-        for name, known in leaves.items()
-    }
+    ends = {name: like.new_tensor(_ENDS.get(known, _REAL_ENDS)) for name, known in leaves.items()}
     count = min(math.prod(map(len, ends.values())), MOST_ENDS)
     while like.numel() < count:
         like = torch.cat([like, like], dim=0)
@@ -89,7 +86,7 @@ def _combine_ends(leaves: Mapping[str, Range], like: Tensor, generator: torch.Ge
 
 
 def _draw_inside(known: Range, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    drawn = _draw_uniform(shape, generator)
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
     if known == BINARY:
         return drawn.round()
     if known == UNIT:
@@ -98,7 +95,7 @@ def _draw_inside(known: Range, shape: torch.Size, generator: torch.Generator) ->
 
 
 def _add_slope(name: str, known: Range, value: Tensor, generator: torch.Generator) -> Dual:
-    slope = 0.5 + _draw_uniform(value.shape, generator)
+    slope = 0.5 + torch.rand(value.shape, generator=generator, dtype=torch.float64, device="cpu")
     if name in TARGETS:
         return value, None
     # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
@@ -107,10 +104,6 @@ def _add_slope(name: str, known: Range, value: Tensor, generator: torch.Generato
     elif known == POSITIVE:
         slope = slope * (value > 0)
     return value, slope
-
-
-def _draw_uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
@@ -128,9 +121,8 @@ def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
         sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
         given = torch.ones_like(value).requires_grad_()
         try:
-            found = torch.autograd.grad(
-                value, [place for place, _ in sloping], given, create_graph=True, allow_unused=True
-            )
+            places = [place for place, _ in sloping]
+            found = torch.autograd.grad(value, places, given, create_graph=True, allow_unused=True)
             passed = cast("tuple[Tensor | None, ...]", found)
             used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
             slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])

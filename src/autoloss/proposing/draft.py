@@ -87,7 +87,12 @@ class Draft:
         if seed % SAMPLED_REJECTIONS == 0:
             self.rejected_formulas[branch, attempt.number] = (attempt.formula, reason.name)
         if self.tried[branch] >= self._configuration.evolution.attempts:
-            raise RunError(_describe_exhaustion(branch, self.counts))
+            reasons = (f"{self.counts[one.name]} {one.value}" for one in Reason if self.counts[one.name])
+            raise RunError(
+                f"Of {self.counts['sampled']} losses drawn for the branch {branch!r} none passed the rejection protocol "
+                f"({self.counts['simulated']} simulated): {', '.join(reasons)}. Run `autoloss check`, lower "
+                "rejection.threshold, choose rejection.unit=relative, or raise rejection.learning_rate."
+            )
 
     def settle(self, branch: str, attempts: Sequence[Attempt]) -> Reason | None:
         """Take the attempts that are recorded as those that passed at a branch; the others are not looked at.
@@ -162,11 +167,9 @@ class Draft:
 
     def _leave_out_twins(self, branch: str, pool: Sequence[Attempt]) -> Sequence[Attempt]:
         """Return the attempts whose loss was not trained before, or all if none is new."""
-        keys = [write_key(self._signature({branch: attempt}), self.plan) for attempt in pool]
-        new = [
-            a for a, key in zip(pool, keys, strict=True) if self._signatures.find_twin(self.plan.candidate, key) is None
-        ]
-        return new or pool
+        plan, find = self.plan, self._signatures.find_twin
+        keys = [write_key(self._signature({branch: attempt}), plan) for attempt in pool]
+        return [one for one, key in zip(pool, keys, strict=True) if find(plan.candidate, key) is None] or pool
 
     def _judge(self, branch: str, attempt: Attempt) -> tuple[Reason | None, Attempt]:
         """Return why an attempt goes no further, or None when it passes; and what it counts as."""
@@ -207,12 +210,3 @@ def write_key(signature: Mapping[str, Sequence[str]], trained: Plan | Candidate)
     """Write the signatures of all branches, and how a candidate is trained, as the one text under which a loss is found again."""
     loss = join_branches({branch: " ".join(norms) for branch, norms in signature.items()})
     return f"{trained.fidelity} {trained.seeds} {trained.folds} {loss}"
-
-
-def _describe_exhaustion(branch: str, counts: Mapping[str, int]) -> str:
-    reasons = ", ".join(f"{counts[reason.name]} {reason.value}" for reason in Reason if counts.get(reason.name))
-    return (
-        f"Of {counts['sampled']} losses drawn for the branch {branch!r} none passed the rejection protocol "
-        f"({counts.get('simulated', 0)} simulated): {reasons}. Run `autoloss check`, lower "
-        "rejection.threshold, choose rejection.unit=relative, or raise rejection.learning_rate."
-    )

@@ -30,9 +30,8 @@ class Evolution(Proposer):
         return k >= self._settings.initial
 
     def ask(self, k: int, visible: View) -> Plan:
-        parent = None
-        if k >= self._settings.initial:
-            parent = self._archive.draw_parent(visible, visible.generator("parent"))
+        is_bred = k >= self._settings.initial
+        parent = self._archive.draw_parent(visible, visible.generator("parent")) if is_bred else None
         if parent is None:
             return Plan(k, None, dict.fromkeys(visible.branches, Kind.FRESH))
         kinds = self._draw_kinds(visible)
@@ -48,9 +47,8 @@ class Evolution(Proposer):
         return next((k for k in drawn if k is not None and visible.candidate(k).loss != loss), None)
 
     def _draw_kinds(self, visible: View) -> Mapping[str, Kind]:
-        changed = visible.branches
-        if self._settings.one_branch:
-            changed = (visible.generator("branch").choice(visible.branches),)
+        every = visible.branches
+        changed = (visible.generator("branch").choice(every),) if self._settings.one_branch else every
         return {
             branch: draw_kind(self._offspring, visible.generator("kind", branch)) if branch in changed else Kind.COPY
             for branch in visible.branches

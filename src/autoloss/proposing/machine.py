@@ -41,14 +41,12 @@ class BranchProgress:
 
     def is_enough(self, passes: int, verdicts: VerdictCache) -> bool:
         """Return True if this many attempts pass, with a known verdict for every attempt before the last of them."""
-        passing = [
+        passing = sorted(
             number
             for number, one in self.tested.items()
             if one.key and verdicts.get(one.key, one.simulated and one.reason is None)
-        ]
-        if len(passing) < passes:
-            return False
-        return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
+        )
+        return len(passing) >= passes and not (self.gaps and self.gaps[0][0] < passing[passes - 1])
 
 
 class Machine:
@@ -142,18 +140,14 @@ class Machine:
         if progress.gaps:
             first, count = progress.gaps.pop(0)
         else:
-            first, count = progress.next, self._count()
+            first, pace = progress.next, self._seconds_per_attempt
+            count = max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / pace))) if pace else MIN_ATTEMPTS
             progress.next += count
         progress.running += 1
         before, known = self._history.verdicts[branch].latest(VERDICTS_PER_BATCH)
         parent = self._history.parent_tree(plan, branch)
         kind = plan.kinds[branch].value
         return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, before, missing)
-
-    def _count(self) -> int:
-        if not self._seconds_per_attempt:
-            return MIN_ATTEMPTS
-        return max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / self._seconds_per_attempt)))
 
     def _receive_attempts(self, batch: RejectionBatch, attempts: Sequence[Attempt], seconds: float) -> None:
         """Take in the results of a batch; it may have ended early, at the first attempt that passed."""
@@ -166,7 +160,5 @@ class Machine:
             progress.gaps.append((batch.first + len(attempts), batch.count - len(attempts)))
             progress.gaps.sort()
         if attempts:
-            pace = seconds / len(attempts)
-            self._seconds_per_attempt = (
-                0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
-            )
+            pace, before = seconds / len(attempts), self._seconds_per_attempt
+            self._seconds_per_attempt = 0.8 * before + 0.2 * pace if before else pace

@@ -123,11 +123,8 @@ def _make_probabilities(classes: bool) -> Sequence[State]:
             raw = (np.logaddexp.reduce(logits[..., 1:], axis=-1) - logits[..., 0])[..., None]
             target = (label > 0)[..., None]
             right = (raw[..., 0] > 0) == (label > 0)
-        regions = (
-            right[..., None] & np.ones_like(raw, dtype=bool),
-            target > 0.5,
-            rare[..., None] & np.ones_like(raw, dtype=bool),
-        )
+        whole = np.ones_like(raw, dtype=bool)
+        regions = (right[..., None] & whole, target > 0.5, rare[..., None] & whole)
         found.append(State(_to_tensor(raw), _to_tensor(target), tuple(map(_to_tensor, regions))))
     return found
 

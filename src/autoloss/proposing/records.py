@@ -144,10 +144,9 @@ class Outcome:
         if len(outcomes) == 1:
             return outcomes[0]
         count, seconds = sum(one.count for one in outcomes), sum(one.seconds for one in outcomes)
-        for state in (State.DIVERGED, State.FAILED, State.STOPPED):
-            for outcome in outcomes:
-                if outcome.state is state:
-                    return replace(outcome, count=count, seconds=seconds, curve=())
+        states = (State.DIVERGED, State.FAILED, State.STOPPED)
+        if unscored := [one for state in states for one in outcomes if one.state is state]:
+            return replace(unscored[0], count=count, seconds=seconds, curve=())
         scores = _pool_metric([(one.score or 0.0, one.deviation or 0.0, one.count) for one in outcomes])
         also = {
             name: _pool_metric([(one.also[name], one.also_deviation.get(name, 0.0), one.count) for one in outcomes])
@@ -174,19 +173,18 @@ def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
         ValueError: A step is not a number of a step.
     """
     match outcome:
-        case Diverged():
-            return Outcome(state=State.DIVERGED, step=_step(outcome.step), reason=_reason(outcome.reason))
-        case Stopped():
-            return Outcome(state=State.STOPPED, step=_step(outcome.step), reason=_reason(outcome.reason))
+        case Diverged() | Stopped():
+            state = State.DIVERGED if isinstance(outcome, Diverged) else State.STOPPED
+            return Outcome(
+                state=state, step=_step(outcome.step), reason=keep_text(str(outcome.reason), REASON_CHARACTERS)
+            )
         case Scored():
             score = float(outcome.score)
             curve = thin_curve([(_step(step), float(loss)) for step, loss in outcome.curve])
             if not math.isfinite(score):
                 return Outcome(state=State.DIVERGED, curve=curve, reason=f"the metric is {score}")
-            also = {
-                keep_text(str(name), NAME_CHARACTERS): float(value)
-                for name, value in itertools.islice(outcome.also.items(), FURTHER_METRICS)
-            }
+            kept = itertools.islice(outcome.also.items(), FURTHER_METRICS)
+            also = {keep_text(str(name), NAME_CHARACTERS): float(value) for name, value in kept}
             finite = {name: value for name, value in also.items() if math.isfinite(value)}
             replicates = None if outcome.replicates is None else _shorten(outcome.replicates)
             return Outcome(state=State.SCORED, score=score, also=finite, curve=curve, replicates=replicates)
@@ -205,10 +203,6 @@ def _step(step: int) -> int:
     if not abs(step) < STEPS:
         raise ValueError(f"train() returned a step of {keep_text(repr(step), 60)}; expected a number below {STEPS}.")
     return int(step)
-
-
-def _reason(reason: str) -> str:
-    return keep_text(str(reason), REASON_CHARACTERS)
 
 
 def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, float]:
