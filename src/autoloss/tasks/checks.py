@@ -86,10 +86,11 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
         _check_form(target, prediction, branch, split.name)
         everything = split.whole()
         known = target if everything is None else everything[1]
-        if not context["target"].is_floating_point():
-            _check_classes(known, spatial(prediction).shape[1], branch, split.name)
-        elif branch.activation != "none":
-            _check_probabilities(known, branch, split.name)
+        counted = known if branch.ignore_index is None else known[known != branch.ignore_index]
+        if counted.numel() and not context["target"].is_floating_point():
+            _check_classes(counted, spatial(prediction).shape[1], branch, split.name)
+        elif counted.numel() and branch.activation != "none":
+            _check_probabilities(counted, branch, split.name)
     try:
         branch.leaves(prediction, context)
     except RequestError:
@@ -149,10 +150,7 @@ def _check_form(target: Tensor, prediction: Tensor, branch: ActivatedBranch, nam
 
 def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
     classes = max(channels, 2) if branch.activation != "none" else channels
-    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
-    if not counted.numel():
-        return
-    least, most = int(counted.min()), int(counted.max())
+    least, most = int(target.min()), int(target.max())
     if least >= 0 and most < classes:
         return
     advice = "Give the network one channel per class, or set ignore_index=… to the index that is to be ignored."
@@ -166,10 +164,9 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
 
 def _check_probabilities(target: Tensor, branch: ActivatedBranch, name: str) -> None:
     """Refuse values that no probability can come to, such as the labels -1 and 1, or masks of 0 and 255."""
-    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
-    least, most = find_extremes(counted) if counted.numel() else (0.0, 1.0)
+    least, most = find_extremes(target)
     if least < 0 or most > 1:
-        values = counted.unique()
+        values = target.unique()
         found = f"are {values[0]:g} and {values[1]:g}" if len(values) == 2 else f"lie between {least:g} and {most:g}"
         missing = " A value that marks missing labels is named by Data(ignore_index=…)."
         raise RequestError(
@@ -254,9 +251,8 @@ MEANS: Mapping[str, str] = {"baseline/bce": "BCEWithLogitsLoss", "baseline/mse":
 def describe_sum(standard: str | None, channels: int) -> Iterator[str]:
     """Yield a sentence where torch's form of the standard loss is smaller than the one here."""
     # A single logit is that of the second of two channels.
-    factor, outputs = (
-        (2, "no and yes") if standard == "baseline/bce" and channels == 1 else (channels, f"{channels} outputs")
-    )
+    is_single = standard == "baseline/bce" and channels == 1
+    factor, outputs = (2, "no and yes") if is_single else (channels, f"{channels} outputs")
     if standard is not None and standard in MEANS and factor > 1:
         yield (
             f"The standard loss is summed over {outputs}: it is {factor} times nn.{MEANS[standard]}, and so are its steps at one "

@@ -31,10 +31,8 @@ def measure_best_constant(
     and targets, the shapes of the former count. None if `measure` is NaN, undefined, for all of them.
     """
     batches = [(prediction.shape, target.cpu()) for prediction, target in predicted]
-    found = [
-        measure([(_expand(constant, shape), target) for shape, target in batches])
-        for constant in _list_constants(batches, branch)
-    ]
+    constants = _list_constants(batches, branch)
+    found = [measure([(_expand(each, shape), target) for shape, target in batches]) for each in constants]
     return max((score for score in found if not math.isnan(score)), default=None)
 
 

@@ -170,6 +170,4 @@ def _to_target(target: Any, name: str) -> Tensor:
 
 
 def _list_parts(batch: Any) -> str:
-    return (
-        f"the keys {join_names([str(key) for key in batch])}" if isinstance(batch, Mapping) else f"{len(batch)} parts"
-    )
+    return f"the keys {join_names(list(map(str, batch)))}" if isinstance(batch, Mapping) else f"{len(batch)} parts"

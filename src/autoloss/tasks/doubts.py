@@ -40,9 +40,8 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
     """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended."""
     doubts: list[str] = []
     classes: dict[str, set[int]] = {}
-    for name, (inputs, target) in {
-        name: whole for name, split in splits.items() if (whole := split.whole()) is not None
-    }.items():
+    wholes = {name: whole for name, split in splits.items() if (whole := split.whole()) is not None}
+    for name, (inputs, target) in wholes.items():
         sizes = [max(map(abs, find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
         if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
             doubts.append(
@@ -131,10 +130,8 @@ def _count_shared(one: Split, other: Split) -> int:
     wholes = one.whole(), other.whole()
     if wholes[0] is None or wholes[1] is None:
         few = min(len(one), len(other), COMPARED)
-        same = len(one) == len(other) and all(
-            map(torch.equal, list_tensors(one.first(few)), list_tensors(other.first(few)))
-        )
-        return len(other) if same else 0
+        first = list_tensors(one.first(few)), list_tensors(other.first(few))
+        return len(other) if len(one) == len(other) and all(map(torch.equal, *first)) else 0
     known, others = (_fingerprint_rows(whole) for whole in wholes)
     return int(np.isin(others, known).sum())
 
@@ -178,10 +175,8 @@ def _prefers_logits(branch: ActivatedBranch, sample: Sample) -> bool:
     target = sample.context["target"]
     ideal = activate_for_metric(branch.ideal(sample.context), target, branch.activation)
     try:
-        of_probabilities, of_logits, of_larger = (
-            to_float(branch.measure(values, target))
-            for values in (ideal, SURE * (2 * ideal - 1), 2 * SURE * (2 * ideal - 1))
-        )
+        states = (ideal, SURE * (2 * ideal - 1), 2 * SURE * (2 * ideal - 1))
+        of_probabilities, of_logits, of_larger = (to_float(branch.measure(values, target)) for values in states)
     except FAILURES:
         # It refuses what is no probability.
         return False

@@ -248,9 +248,8 @@ class Inspection:
     kind: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: read the headers of {self.headers} and decoded {self.decoded} of {self.images} {self.kind}."
-        )
+        read = f"read the headers of {self.headers} and decoded {self.decoded}"
+        return f"{self.name}: {read} of {self.images} {self.kind}."
 
 
 def inspect_images(images: Images, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:

@@ -159,7 +159,7 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
     """Build the task of ordering rows by their relevance."""
     wanted = {"target": options.target, "query": options.query}
     table, columns = read_table(str(options.data), BUNDLED, wanted, options, "ranking")
-    relevance = get_numbers(table, columns["target"], least=0)
+    relevance = get_numbers(table, columns["target"])
     has_queries = "query" in columns
     measure = RANKING_METRICS[metric]
     if measure.needs_queries and not has_queries:
@@ -177,12 +177,10 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
         strata = find_relevant(relevance, columns["target"])
     splits = split_groups(queries, options.split_seed, strata)
     names = ("value", "group") if has_queries else ("value",)
-    also = {
-        name: row for name, row in RANKING_METRICS.items() if name != metric and (has_queries or not row.needs_queries)
-    }
-    branch = PairBranch(
-        columns=names, weigh="ndcg" if metric.startswith("ndcg") else "none", limit=options.pairs, measure=measure
-    )
+    fitting = {name: row for name, row in RANKING_METRICS.items() if has_queries or not row.needs_queries}
+    also = {name: row for name, row in fitting.items() if name != metric}
+    weigh = "ndcg" if metric.startswith("ndcg") else "none"
+    branch = PairBranch(columns=names, weigh=weigh, limit=options.pairs, measure=measure)
     return build_score_task(
         table,
         columns,

@@ -118,10 +118,8 @@ class Split:
         """Check on a few examples that the random draws of a data set follow from the seed."""
         if isinstance(self.dataset, Columns):
             return
-        first, again = (
-            list_tensors(next(load_batches(self.dataset, [self.indices[:4]], 0, loading=self._loading)))
-            for _ in range(2)
-        )
+        batches = (load_batches(self.dataset, [self.indices[:4]], 0, loading=self._loading) for _ in range(2))
+        first, again = (list_tensors(next(loaded)) for loaded in batches)
         if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(
                 f"The {self.name} data draws from its own random generator: examples differ when they are loaded again, so a "

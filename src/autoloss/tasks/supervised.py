@@ -282,9 +282,7 @@ class SupervisedTask(TrainerTask):
         ideal = self._branch.ideal(sample.context)
         return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
 
-    def _trainer(
-        self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Trainer[nn.Module, tuple[Inputs, Tensor]]:
+    def _trainer(self, criterion: Criterion, training: Training, execution: Execution | None) -> Trainer[Any, Any]:
         schedule, execution, fit = training.schedule, execution or self._execution, self._fit
         recipe = self.recipes[schedule].follow(training)
         train = self._splits[schedule][training.fold]["train"]
@@ -320,7 +318,7 @@ class SupervisedTask(TrainerTask):
             raise RequestError(f"The task {self.name} has no pictures: only segmentation tasks have.")
         check_training(self, criterion, training, self._list_splits(training.schedule))
         data = self._splits[training.schedule][training.fold][training.split]
-        trainer = self._trainer(criterion, training)
+        trainer = self._trainer(criterion, training, None)
         return trainer.apply(training, lambda network: list(self._make_pictures(network, data, count)))
 
     @torch.no_grad()

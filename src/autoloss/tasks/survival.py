@@ -113,9 +113,8 @@ def measure_time_auc(scores: Array, times: Array, events: Flags, censoring: Cens
     """
     if not events.any():
         return math.nan
-    found = [
-        measure_auc_at(time, scores, times, events, censoring) for time in np.quantile(times[events], (0.25, 0.5, 0.75))
-    ]
+    quartiles = np.quantile(times[events], (0.25, 0.5, 0.75))
+    found = [measure_auc_at(time, scores, times, events, censoring) for time in quartiles]
     known = [value for value in found if not math.isnan(value)]
     return float(np.mean(known)) if known else math.nan
 
@@ -190,9 +189,8 @@ class SurvivalOptions(ScoreOptions):
 
 def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
     """Build the task of ordering rows by the time of their event."""
-    table, columns = read_table(
-        str(options.data), BUNDLED, {"time": options.time, "event": options.event}, options, "survival"
-    )
+    asked = {"time": options.time, "event": options.event}
+    table, columns = read_table(str(options.data), BUNDLED, asked, options, "survival")
     times, events, splits = read_target(table, columns["time"], columns["event"], options.split_seed)
     train = splits[0]
     weights = Censoring.estimate(times[train], events[train]).weigh(times, WEIGHTS.get(metric, 0))
@@ -220,7 +218,7 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
 
 def read_target(table: ColumnsRead, time: str, event: str, seed: int) -> tuple[Array, Flags, tuple[Rows, Rows, Rows]]:
     """Return the times and whether the event was observed, (N,) each, and the rows of train, valid and test."""
-    times, values = get_numbers(table, time, least=0), [str(value).lower() for value in table.targets[event]]
+    times, values = get_numbers(table, time), [str(value).lower() for value in table.targets[event]]
     for line, value in zip(table.lines, values, strict=True):
         if value not in FLAGS:
             raise RequestError(

@@ -139,15 +139,15 @@ def find_csv(data: str, bundled: Iterable[str]) -> Path:
     return path
 
 
-def get_numbers(table: ColumnsRead, column: str, least: float = -math.inf) -> NDArray[np.float64]:
-    """Return a column of numbers."""
+def get_numbers(table: ColumnsRead, column: str) -> NDArray[np.float64]:
+    """Return a column of numbers, none of them below 0."""
     values = table.targets[column]
     for line, value in zip(table.lines, values, strict=True):
         number = parse_number(str(value))
         if number is None:
             raise RequestError(f"Line {line}, column {column!r}: {value!r} is text; this column needs numbers.")
-        if number < least:
-            raise RequestError(f"Line {line}, column {column!r}: {number:g} is below the minimum {least:g}.")
+        if number < 0:
+            raise RequestError(f"Line {line}, column {column!r}: {number:g} is below the minimum 0.")
     return np.array(values, dtype=np.float64)
 
 
@@ -217,9 +217,8 @@ def build_score_task(
     weighted = () if branch.weigh == "none" else (WEIGHTED,)
     task.baselines = tuple({MAIN: other} for other in (*PAIRWISE, *weighted, *baselines) if other != standard)
     named = ", ".join(f"{option} {column}" for option, column in columns.items())
-    task.describe_data(
-        describe_rows(table.file, len(target), table.left_out, named[:1].upper() + named[1:], table.used)
-    )
+    named = named[:1].upper() + named[1:]
+    task.describe_data(describe_rows(table.file, len(target), table.left_out, named, table.used))
     return task
 
 

@@ -57,9 +57,7 @@ class TrainerTask(Task):
     _is_named = True
 
     @abstractmethod
-    def _trainer(
-        self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Trainer[Any, Any]:
+    def _trainer(self, criterion: Criterion, training: Training, execution: Execution | None) -> Trainer[Any, Any]:
         """Return the trainer of a training that was checked by `check_training`."""
 
     @staticmethod
@@ -92,7 +90,7 @@ class TrainerTask(Task):
         return [label for label in labels if label != "train" and others.get(label, label) is not None]
 
     def untrained(self, seed: int, split: str = "valid") -> float | None:
-        return self._trainer({}, Training(seed=seed, split=split)).untrained(seed)
+        return self._trainer({}, Training(seed=seed, split=split), None).untrained(seed)
 
     def suggest_name(self, name: str) -> None:
         """Take a name where none was given."""
@@ -189,9 +187,7 @@ class ImageTask(TrainerTask):
         recipe = self.recipes[training.schedule].follow(training)
         return recipe.steps(len(self._examples[training.schedule]), training.fidelity)
 
-    def _trainer(
-        self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Trainer[Any, Any]:
+    def _trainer(self, criterion: Criterion, training: Training, execution: Execution | None) -> Trainer[Any, Any]:
         schedule, execution = training.schedule, execution or self._execution
         examples = self._examples[schedule]
         data = {**self._data, **(self._full.data if schedule == "full" else {})}[training.split]

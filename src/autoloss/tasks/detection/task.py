@@ -120,10 +120,8 @@ class DetectionTask(ImageTask):
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seed_generators(seed) as generator, torch.no_grad():
-            network = self._networks["proxy"]().train()
-            return draw_samples(
-                network, self._data["train"], self._heads, self._branches, self.settings, count, generator
-            )
+            network, data = self._networks["proxy"]().train(), self._data["train"]
+            return draw_samples(network, data, self._heads, self._branches, self.settings, count, generator)
 
     @torch.no_grad()
     def detections(

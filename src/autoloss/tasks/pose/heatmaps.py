@@ -111,9 +111,7 @@ def decode_heatmaps(heatmaps: Tensor) -> tuple[Tensor, Tensor]:
     for cell, length, stride in ((column, width, 1), (row, height, width)):
         # At an edge there is one neighbour only, and no shift.
         inner = (cell > 0) & (cell < length - 1)
-        after, before = (
-            heatmaps.flatten(2).gather(2, torch.where(inner, place + step, place)[..., None])[..., 0]
-            for step in (stride, -stride)
-        )
+        beside = (torch.where(inner, place + step, place)[..., None] for step in (stride, -stride))
+        after, before = (heatmaps.flatten(2).gather(2, at)[..., 0] for at in beside)
         shifts.append(torch.sign(after - before) * SHIFT)
     return torch.stack([column + 0.5 + shifts[0], row + 0.5 + shifts[1]], dim=-1), values

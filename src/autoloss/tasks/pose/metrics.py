@@ -107,9 +107,8 @@ def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str
     truth = {"images": images, "categories": [PERSON], "annotations": annotations}
     quiet: dict[str, Any] = {"print_function": lambda *_: None}
     dataset: Any = faster_coco_eval.COCO(truth, **quiet)
-    found: Any = faster_coco_eval.COCOeval_faster(
-        dataset, dataset.loadRes(list(_list_results(poses))), "keypoints", **quiet
-    )
+    results = dataset.loadRes(list(_list_results(poses)))
+    found: Any = faster_coco_eval.COCOeval_faster(dataset, results, "keypoints", **quiet)
     found.evaluate()
     found.accumulate()
     found.summarize()

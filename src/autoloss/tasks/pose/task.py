@@ -170,20 +170,16 @@ class PoseTask(ImageTask):
             boxes = images.boxes(index)
             own = slice(first, first + len(boxes.boxes))
             first = own.stop
-            scores = boxes.scores * _average_above(values[own], self._inference.least_value)
-            yield suppress(Poses(places[own], scores, np.array(areas[own])), SUPPRESSION)
+            # The mean of the values above the least, 0 where none is; NaN stays NaN.
+            counts = (values[own] > self._inference.least_value) | np.isnan(values[own])
+            means = np.where(counts, values[own], 0).sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
+            yield suppress(Poses(places[own], boxes.scores * means, np.array(areas[own])), SUPPRESSION)
 
 
 def _stack(batch: Sequence[Example]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the crops and the contexts of some persons, stacked."""
     crops, contexts = zip(*batch, strict=True)
     return torch.stack(crops), {name: torch.stack([each[name] for each in contexts]) for name in contexts[0]}
-
-
-def _average_above(values: np.ndarray, least: float) -> np.ndarray:
-    """Return the mean of the values of each row that are above the least, 0 where none is; NaN stays NaN."""
-    above = (values > least) | np.isnan(values)
-    return np.where(above, values, 0).sum(axis=1) / np.maximum(above.sum(axis=1), 1)
 
 
 NAME = "coco-pose"
@@ -265,6 +261,8 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
     annotated = train.with_persons()
     count = count_held_out(options.held_out, len(annotated), PAPER_HELD_OUT)
     rest, valid = annotated.hold_out(count, options.seed)
+    # A retraining trains on what the search holds out.
+    data = {"train": train.to_people(annotated), "valid": None}
     return PoseTask(
         proxy.network,
         train=train.to_people(rest.draw(options.share, options.seed)),
@@ -272,10 +270,7 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
         test=test,
         metric=metric,
         recipe=proxy.recipe,
-        # It trains on what the search holds out.
-        full=FullSchedule(
-            network=full.network, recipe=full.recipe, data={"train": train.to_people(annotated), "valid": None}
-        ),
+        full=FullSchedule(network=full.network, recipe=full.recipe, data=data),
         crops=crops,
         augmentation=augmentation,
         inference=Inference(flip=options.flip_test, least_value=options.least_value),

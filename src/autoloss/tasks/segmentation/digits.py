@@ -62,9 +62,8 @@ def compose_scenes(split: str, count: int, seed: int, size: int = 32, tail: floa
     classes = np.where(is_digit[:, None, None] & (grey > INK), labels[drawn][:, None, None] + 1, 0)
     grey = _assemble(grey * rng.uniform(0.7, 1.0, size=(cells, 1, 1)), across)
     grey += rng.normal(0, NOISE, size=grey.shape)
-    return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(
-        _assemble(classes, across).astype(np.uint8)
-    )
+    masks = _assemble(classes, across).astype(np.uint8)
+    return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(masks)
 
 
 @functools.cache
@@ -128,9 +127,8 @@ class SmallSegmenter(nn.Module):
         fine = self.fine(image)
         middle = self.middle(fine)
         coarse = self.coarse(middle)
-        of_fine, of_middle, of_coarse = (
-            head(scale) for head, scale in zip(self.votes, (fine, middle, coarse), strict=True)
-        )
+        scales = zip(self.votes, (fine, middle, coarse), strict=True)
+        of_fine, of_middle, of_coarse = (head(scale) for head, scale in scales)
         logits = of_middle + F.interpolate(of_coarse, scale_factor=2)
         logits = of_fine + F.interpolate(logits, scale_factor=2)
         return F.pixel_shuffle(logits, 2)

@@ -54,10 +54,8 @@ def count_boundary(prediction: Tensor, target: Tensor, settings: CountSettings) 
     The columns of (C, 4): the predicted edge, matched pixels of it, the target's edge, matched pixels of it.
     """
     counted = _counted_mask(target, settings)
-    count = prediction.shape[1]
-    found, wanted = (
-        inner_band(_one_hot(labels, counted, count), 1) for labels in (_predicted_labels(prediction), target)
-    )
+    both = (_predicted_labels(prediction), target)
+    found, wanted = (inner_band(_one_hot(labels, counted, prediction.shape[1]), 1) for labels in both)
     columns = (found, found * dilate(wanted, settings.tolerance), wanted, wanted * dilate(found, settings.tolerance))
     return torch.stack([column.sum(dim=(0, 2, 3)) for column in columns], dim=1).long()
 

@@ -109,18 +109,16 @@ def split_voc(options: VocOptions) -> ImageSplits:
 
 def split_cityscapes(options: CityscapesOptions) -> ImageSplits:
     """Find the splits of Cityscapes; errors as for `split_voc`."""
-    place = options.find_data(
-        cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
-    )
+    origin = "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
+    place = options.find_data(cityscapes.NAME, cityscapes.LAYOUT, origin)
     return _hold_out(cityscapes.load_cityscapes(place, "train"), cityscapes.load_cityscapes(place, "val"), options)
 
 
 def split_folder(options: FolderOptions) -> ImageSplits:
     """Find the splits of a folder of the user's own; errors as for `split_voc`."""
     place = options.find_data("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
-    return ImageSplits(
-        *(folder.load_folder(place, split, classes=options.classes, seed=options.seed) for split in folder.SPLITS)
-    )
+    load = functools.partial(folder.load_folder, place, classes=options.classes, seed=options.seed)
+    return ImageSplits(*map(load, folder.SPLITS))
 
 
 def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
@@ -196,6 +194,7 @@ def build_task(
 ) -> SupervisedTask:
     """Build a task; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each class."""
     splits = find_splits(options)
+    encoding = SEGMENTATION_METRICS[metric].encoding
     tolerance = options.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = make_metrics(tolerance=tolerance, ignore_index=IGNORED, left_out=options.background)
     classes = len(splits.train.classes)
@@ -219,9 +218,7 @@ def build_task(
                 "test": WholeImageDataset(splits.test),
             },
         ),
-        branch=ActivatedBranch(
-            encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance, ignore_index=IGNORED
-        ),
+        branch=ActivatedBranch(encoding=encoding, tolerance=tolerance, ignore_index=IGNORED),
         data=Data(loaders=options.loaders),
         name=name,
         also=six,

@@ -137,9 +137,7 @@ def _count_confusion(probabilities: Array, classes: Indices) -> Indices:
     return np.bincount(classes * size + predicted, minlength=size * size).reshape(size, size)
 
 
-def _average_one_vs_rest(
-    prediction: Tensor, target: Tensor, function: Callable[[Array, NDArray[np.bool_]], float]
-) -> float:
+def _average_one_vs_rest(prediction: Tensor, target: Tensor, function: Callable[..., float]) -> float:
     if (prepared := _prepare_classes(prediction, target)) is None:
         return math.nan
     probabilities, classes = prepared

@@ -149,9 +149,8 @@ def read_csv(
         raise RequestError(f"Give the column to predict: --set target=<one of {join_names(read_header(path))}>.")
     found = read_columns(path, [target], drop=drop, missing=missing)
     place = f"column {target!r} of {path.name} (lines {found.lines[0]} to {found.lines[-1]})"
-    table = build_table(
-        found.inputs, found.names, found.targets[target], kind, positive=positive, place=place, lines=found.lines
-    )
+    inputs, labels = found.inputs, found.targets[target]
+    table = build_table(inputs, found.names, labels, kind, positive=positive, place=place, lines=found.lines)
     return replace(table, used=found.used, left_out=found.left_out)
 
 
@@ -176,9 +175,7 @@ class ColumnsRead:
     left_out: int
 
 
-def read_columns(
-    path: Path, targets: Sequence[str], *, drop: Sequence[str] = (), missing: Missing = "refuse"
-) -> ColumnsRead:
+def read_columns(path: Path, targets: Sequence[str], *, drop: Sequence[str], missing: Missing) -> ColumnsRead:
     """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs."""
     faults = Faults(path, targets, drop)
     cells = _read_cells(path, faults)
@@ -200,9 +197,8 @@ def read_columns(
     used = {name: _describe_use(name, columns, drop) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
-    return ColumnsRead(
-        path.name, np.array([*inputs.values()]).T, tuple(inputs), found, cells.lines, used, rows - len(cells.lines)
-    )
+    columns, lacking = np.array([*inputs.values()]).T, rows - len(cells.lines)
+    return ColumnsRead(path.name, columns, tuple(inputs), found, cells.lines, used, lacking)
 
 
 def _describe_use(name: str, columns: Mapping[str, Sequence[float]], dropped: Sequence[str]) -> str:

@@ -133,6 +133,7 @@ tabular = TaskFactory(
 
 def load_table(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:
     """Read a bundled data set or a CSV file."""
+    positive = options.positive or None
     if data in BUNDLED:
         if target is not None or options.drop:
             raise RequestError(f"The bundled data set {data!r} has a fixed target and inputs. Remove target and drop.")
@@ -141,10 +142,8 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
         names = bunch.get("target_names")
         labels = bunch.target.tolist() if names is None else [str(names[index]) for index in bunch.target]
         place = f"the data set {data!r}"
-        return build_table(
-            bunch.data, bunch.feature_names, labels, kind, positive=options.positive or None, place=place
-        )
-    positive, path = options.positive or None, find_csv(data, BUNDLED)
+        return build_table(bunch.data, bunch.feature_names, labels, kind, positive=positive, place=place)
+    path = find_csv(data, BUNDLED)
     return read_csv(path, target, kind, drop=options.list_dropped(), positive=positive, missing=options.missing)
 
 

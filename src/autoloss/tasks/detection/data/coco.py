@@ -112,12 +112,8 @@ def _find_notes(
     blank = sum(int((mask_areas(boxes.masks or ()) == 0).sum()) for boxes in annotations)
     if blank:
         yield f"{blank} masks have no pixel in their image; training leaves them out, evaluation counts them."
-    cut = [
-        row["id"]
-        for identity, rows in of_image.items()
-        for row in rows
-        if reaches_outside(row["segmentation"], images[identity])
-    ]
+    every = ((row, images[identity]) for identity, rows in of_image.items() for row in rows)
+    cut = [row["id"] for row, image in every if reaches_outside(row["segmentation"], image)]
     if cut:
         listed = ", ".join(map(str, cut[:IDENTITIES_SHOWN])) + (", …" if len(cut) > IDENTITIES_SHOWN else "")
         yield f"{len(cut)} masks reach outside their image, where they are cut off (annotations {listed})."

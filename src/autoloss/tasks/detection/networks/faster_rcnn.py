@@ -312,9 +312,8 @@ class FasterRCNN(GeneralizedRCNN):
         finally:
             del self.rpn.report, self.roi_heads.report
         # In torchvision's order: floating-point sums depend on it.
-        return torch.stack(
-            [losses[h.name] for stage in (Stage.RCNN, Stage.RPN) for h in heads if h.stage is stage]
-        ).sum()
+        ordered = [head.name for stage in (Stage.RCNN, Stage.RPN) for head in heads if head.stage is stage]
+        return torch.stack([losses[name] for name in ordered]).sum()
 
 
 def build_pyramid(

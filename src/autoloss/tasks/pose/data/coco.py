@@ -156,10 +156,8 @@ def write_people(images: PeopleImages, directory: Path | str, split: str) -> Non
         name = f"{number:012d}.png"
         Image.fromarray(pixels).save(root / split / name)
         listed.append({"id": number, "file_name": name, "width": width, "height": height})
-        annotations += [
-            {"id": len(annotations) + place, **row}
-            for place, row in enumerate(list_annotations(people, number), start=1)
-        ]
+        rows = enumerate(list_annotations(people, number), start=len(annotations) + 1)
+        annotations += [{"id": place, **row} for place, row in rows]
     content = {"images": listed, "annotations": annotations, "categories": [PERSON]}
     (root / "annotations" / f"person_keypoints_{split}.json").write_text(json.dumps(content), encoding="utf-8")
 

@@ -64,9 +64,8 @@ def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
             f"The split {split!r} of {NAME} is empty: {root / IMAGES / split} has no folder of a city with files that end "
             f"in {IMAGE_END}. Expected\n{LAYOUT}\nUnpack both archives into one folder."
         )
-    masks = (
-        root / MASKS / split / f"{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{MASK_END}" for image in images
-    )
+    names = (f"{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{MASK_END}" for image in images)
+    masks = (root / MASKS / split / name for name in names)
     return ImageFiles(f"{NAME} {split}", tuple(zip(images, masks, strict=True)), tuple(CLASSES), read_mask)
 
 

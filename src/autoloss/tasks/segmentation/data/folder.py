@@ -132,16 +132,15 @@ def _check_files(
     faults: list[Fault] = []
     owner: dict[str, str] = {}
     for part, stems in lists.items():
+        file = root / f"{part}.txt"
         for stem in stems:
             if stem in owner:
                 found = f"names {stem!r}, as {owner[stem]}.txt does"
-                faults.append(Fault(root / f"{part}.txt", found, "each image in one split", "Remove it from one."))
+                faults.append(Fault(file, found, "each image in one split", "Remove it from one."))
             owner[stem] = part
             if stem not in images:
                 found = f"names {stem!r}, of which there is no image"
-                faults.append(
-                    Fault(root / f"{part}.txt", found, "names without suffix", "Correct it, or add the image.")
-                )
+                faults.append(Fault(file, found, "names without suffix", "Correct it, or add the image."))
     # Without a list for train, every image is in some split.
     for stem in images if "train" not in lists else owner:
         if stem in images and stem not in masks:

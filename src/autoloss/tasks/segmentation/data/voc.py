@@ -52,9 +52,8 @@ def load_voc(directory: Path | str, split: str) -> ImageFiles:
     if split == AUGMENTED:
         known = {*stems, *read_names(root / LISTS / "val.txt", NAME)}
         # The devkit's folder is the data set's parent, and SBD lies inside or beside it.
-        pairs += _find_sbd_pairs(
-            find_root((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, known
-        )
+        sbd = find_root((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD
+        pairs += _find_sbd_pairs(sbd, known)
     return ImageFiles(f"{NAME} {split}", tuple(pairs), CLASSES, read_mask)
 
 
