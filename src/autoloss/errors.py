@@ -116,9 +116,8 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
     RequestError("There is no metric named 'miuo'. Did you mean 'miou'? Known: miou, gacc.")
     """
     names = list(known)
-    return RequestError(
-        f"There is no {kind} named {quote(found)}.{suggest(found, names)} Known: {join_names(names) or 'none'}."
-    )
+    text = f"There is no {kind} named {quote(found)}.{suggest(found, names)}"
+    return RequestError(f"{text} Known: {join_names(names) or 'none'}.")
 
 
 def describe_user_error(error: BaseException) -> str:

@@ -137,9 +137,7 @@ def describe(annotation: Any) -> str:
     'a whole number, at least 1 and at most 6, or none'
     """
     kinds = list(_list_kinds(annotation))
-    parts = [
-        ", ".join(part for part in (_describe_kind(kind), _describe_range(limits)) if part) for kind, limits in kinds
-    ]
+    parts = [", ".join(filter(None, (_describe_kind(kind), _describe_range(limits)))) for kind, limits in kinds]
     return (", or " if any(limits for _, limits in kinds[:-1]) else " or ").join(parts)
 
 
@@ -177,10 +175,8 @@ def _describe_kind(kind: Any) -> str:
 
 
 def _describe_range(limits: tuple[Any, ...]) -> str:
-    bounds = [
-        f"{words} {getattr(limit, name)}" for limit in limits for kind, name, words in BOUNDS if isinstance(limit, kind)
-    ]
-    return " and ".join(bounds)
+    kept = [(limit, name, words) for limit in limits for kind, name, words in BOUNDS if isinstance(limit, kind)]
+    return " and ".join(f"{words} {getattr(limit, name)}" for limit, name, words in kept)
 
 
 def _read(value: Any, annotation: Any) -> Any:

@@ -43,9 +43,7 @@ def _list_fitting(task: Task, every: bool) -> Iterator[str]:
 
 def standard_entrant(task: Task) -> Entrant | None:
     """Return the task's standard loss as the recipe trains it; None where it does not name one for every branch."""
-    if set(task.standard) != set(task.branches):
-        return None
-    return enter_loss(join_losses(task.standard))
+    return enter_loss(join_losses(task.standard)) if set(task.standard) == set(task.branches) else None
 
 
 def enter_loss(loss: str) -> Entrant:

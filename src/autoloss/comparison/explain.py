@@ -100,9 +100,8 @@ def explain_loss(
     standard = standard_entrant(task)
     if standard is None:
         raise RequestError(f"The task {task.name} has no standard loss for every branch; declare `standard`.")
-    trial = Trial(
-        entrant, standard, evaluator, draw_samples(task, PROBES_OF_IMAGES if has_space(task) else PROBES, seed, least=1)
-    )
+    probes = PROBES_OF_IMAGES if has_space(task) else PROBES
+    trial = Trial(entrant, standard, evaluator, draw_samples(task, probes, seed, least=1))
     say("Tuning the learning rate of the standard loss under each step rule.")
     rules: list[StepRule] = [rule for rule in OWN_RATE if rule in task.step_rules]
     rates = tune_learning_rates([replace(standard, step_rule=rule) for rule in rules], task, seed, record)
@@ -131,11 +130,8 @@ def _train(plan: Plan, seed: int, record: Record) -> Explanation:
 def _list_notes(task: Task, controls: Sequence[Control]) -> list[str]:
     """Describe the controls that a task does not support."""
     tried = {control.kind for control in controls}
-    notes = []
-    if not task.replays_norms:
-        notes.append(
-            f"The task {task.name} cannot replay the norms of gradients, so controls have steps of their own size."
-        )
+    told = f"The task {task.name} cannot replay the norms of gradients, so controls have steps of their own size."
+    notes = [] if task.replays_norms else [told]
     if "items" not in tried:
         notes.append("No branch has a prediction and a target for each item, so no weights of items were tried.")
     return notes

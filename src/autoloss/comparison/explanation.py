@@ -58,11 +58,6 @@ class Share:
     high: float | None = None
 
     @property
-    def is_all(self) -> bool:
-        """True if the data say that it is all of the gain."""
-        return self.seems_all and self.low is not None and self.low > HALF
-
-    @property
     def seems_all(self) -> bool:
         """True if it may be all of the gain, whether or not the seeds are enough to tell."""
         return self.share is not None and self.high is not None and self.share >= MOST and self.high >= 1
@@ -200,11 +195,8 @@ class Explanation:
     @property
     def main(self) -> list[tuple[Control, Row, Share]]:
         """The controls of step sizes and of weights of items, each with its share of the gain."""
-        return [
-            (control, row, self.find_share(control.name, row))
-            for control, row in self.controls
-            if control.kind in ("steps", "items")
-        ]
+        shown = [pair for pair in self.controls if pair[0].kind in ("steps", "items")]
+        return [(control, row, self.find_share(control.name, row)) for control, row in shown]
 
     @property
     def causes(self) -> Sequence[Share]:
@@ -226,7 +218,8 @@ class Explanation:
     @property
     def cause(self) -> Share | None:
         """The simplest of step sizes and weights of items that gives the standard loss the whole gain; None where none does."""
-        return self._choose_cause([one for one in self.main if one[2].is_all])
+        sure = [one for one in self.main if one[2].seems_all and (one[2].low or 0.0) > HALF]
+        return self._choose_cause(sure)
 
     @property
     def likely_cause(self) -> Share | None:

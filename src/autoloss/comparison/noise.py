@@ -85,9 +85,8 @@ class Estimate:
     @property
     def resolution(self) -> float | None:
         """The smallest difference that these examples can show, with any number of seeds; None if it is not known."""
-        return (
-            None if self.examples_error is None else find_quantile(LEVEL, self.examples_freedom) * self.examples_error
-        )
+        error = self.examples_error
+        return None if error is None else find_quantile(LEVEL, self.examples_freedom) * error
 
 
 def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | None] = ()) -> Estimate:

@@ -155,15 +155,12 @@ def _write_label(row: Row, chosen: Row | None) -> str:
     return f"{row.entrant.label}{' with the recipe as given' if is_same else ''}"
 
 
-def make_recommendation(
-    entrant: Entrant, origin: Origin, reason: str, threshold: float | None = None
-) -> Recommendation:
+def make_recommendation(entrant: Entrant, origin: Origin, reason: str, threshold: float | None) -> Recommendation:
     """Return the recommendation of a loss, as an entrant trains it; `threshold`: the mean of those that its trainings chose."""
     plain = Entrant("", "")
     names = ("step_rule", "length", "tuned_threshold", "scale")
-    recipe: dict[str, Any] = {
-        name: getattr(entrant, name) for name in names if getattr(entrant, name) != getattr(plain, name)
-    }
+    values = {name: getattr(entrant, name) for name in names}
+    recipe: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(plain, name)}
     if threshold is not None:
         recipe["threshold"] = round(threshold, 3)
     if entrant.weights:

@@ -166,17 +166,13 @@ def tune_learning_rates(
     whole = _tune(tried, seeds[:1], 1.0, record)
     for _ in LEARNING_RATES:
         level = median([-math.inf if rows[0].mean is None else rows[0].mean for rows in whole] or [0.0])
-        tried = [
-            list(dict.fromkeys([*some, *_list_beside(rows[0], level, task)]))
-            for some, rows in zip(tried, whole, strict=True)
-        ]
+        pairs = zip(tried, whole, strict=True)
+        tried = [list(dict.fromkeys([*some, *_list_beside(rows[0], level, task)])) for some, rows in pairs]
         whole = _tune(tried, seeds[:1], 1.0, record)
     best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in whole], seeds, 1.0, record)
     # What fails late may do so at the best rates of short trainings alone.
-    others = [
-        [] if rows[0].mean is not None else [row.entrant for row in grid]
-        for rows, grid in zip(best, first, strict=True)
-    ]
+    pairs = zip(best, first, strict=True)
+    others = [[] if rows[0].mean is not None else [row.entrant for row in grid] for rows, grid in pairs]
     again = _tune(others, seeds[:1], 1.0, record)
     chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
     return [replace(row, entrant=row.entrant.spell_out()) for row in chosen]
@@ -202,9 +198,8 @@ def _list_beside(row: Row, level: float, task: Task) -> list[Entrant]:
     """
     setting, rate = _name_setting(task), getattr(row.entrant, _name_setting(task))
     below = [other for other in LEARNING_RATES if other < rate][-1:]
-    above = (
-        [other for other in LEARNING_RATES if other > rate][:1] if row.mean is not None and row.mean >= level else []
-    )
+    reached = row.mean is not None and row.mean >= level
+    above = [other for other in LEARNING_RATES if reached and other > rate][:1]
     return [replace(row.entrant, **{setting: other}) for other in (*below, *above)]
 
 
@@ -231,10 +226,8 @@ def _try_rates(entrants: Sequence[Entrant], task: Task, seed: int, record: Recor
     setting = _name_setting(task)
     grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in NEAR_RATES] for one in entrants]
     seeds, share = training_seeds(seed, TUNING, 1), choose_first_share(task, TUNING_SHARE)
-    near = _tune(grids, seeds, share, record)
-    return _tune(
-        [[*grid, *_reach_out(rows, setting)] for grid, rows in zip(grids, near, strict=True)], seeds, share, record
-    )
+    near = zip(grids, _tune(grids, seeds, share, record), strict=True)
+    return _tune([[*grid, *_reach_out(rows, setting)] for grid, rows in near], seeds, share, record)
 
 
 def _reach_out(rows: Sequence[Row], setting: str) -> Iterator[Entrant]:

@@ -120,9 +120,8 @@ class BoxRegression(Branch):
 
     def fixed_inputs(self, sample: Sample, precision: torch.dtype) -> Tensor:
         """Return reference box, target box, deviations of the deltas and unit of the areas, one channel for each number."""
-        reference, target, deviations = (
-            sample.context[name].to(precision) for name in ("reference", "box", "deviations")
-        )
+        given = (sample.context[name].to(precision) for name in ("reference", "box", "deviations"))
+        reference, target, deviations = given
         unit = self.get_area_unit(target).unsqueeze(1)
         return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit], dim=1))
 

@@ -117,9 +117,8 @@ class Branch(ABC):
         Args:
             samples: Those of the run; without any, nothing is known.
         """
-        shapes = [
-            value.shape for one in samples for value in self.leaves(one.prediction.detach(), one.context).values()
-        ]
+        leaves = [self.leaves(sample.prediction.detach(), sample.context) for sample in samples]
+        shapes = [value.shape for one in leaves for value in one.values()]
         flat = bool(shapes) and all(math.prod(shape[2:]) == 1 for shape in shapes)
         single = bool(shapes) and all(shape[1] == 1 for shape in shapes)
         return frozenset((*(POOLS if flat else ()), *(CHANNEL_MEANS if single else ())))

@@ -133,9 +133,8 @@ class PairBranch(Branch):
                 f"A target of shape {tuple(target.shape)} and scores of shape {tuple(prediction.shape)} do not fit: expected one "
                 f"score for each item, and the columns {', '.join(self.columns)}."
             )
-        value, event, groups, weights = (
-            self.get_column(target, name) for name in ("value", "event", "group", "weight")
-        )
+        names = ("value", "event", "group", "weight")
+        value, event, groups, weights = (self.get_column(target, name) for name in names)
         assert value is not None
         first, second = find_pairs(value, event, groups, self.limit, self.seed)
         context = {"target": target, "first": first, "second": second}

@@ -237,9 +237,8 @@ class _Parser:
             known = (*self.leaves, CONSTANT)
             if name in self.operators:
                 raise self.error(f"the operator {name!r} needs its operands in parentheses", position)
-            raise self.error(
-                f"there is no leaf named {quote(name)}.{suggest(name, known)} Known: {', '.join(known)}", position
-            )
+            found = f"there is no leaf named {quote(name)}.{suggest(name, known)}"
+            raise self.error(f"{found} Known: {', '.join(known)}", position)
         if self.take("("):
             value = self.sum()
             self.expect(")")
@@ -259,11 +258,8 @@ class _Parser:
 
     def call(self, name: str, position: int) -> _Tree:
         if name not in self.operators:
-            raise self.error(
-                f"there is no operator named {quote(name)}.{suggest(name, self.operators)} "
-                f"Known: {', '.join(self.operators)}",
-                position,
-            )
+            found = f"there is no operator named {quote(name)}.{suggest(name, self.operators)}"
+            raise self.error(f"{found} Known: {', '.join(self.operators)}", position)
         operands = [self.sum()]
         while self.take(","):
             operands.append(self.sum())
@@ -286,8 +282,6 @@ def _to_tree(value: _Value) -> _Tree:
 
 def _describe_character(character: str) -> str:
     """Return a character in quotes; one outside ASCII with its code point and name, since it may look like another."""
-    if character.isascii():
-        return repr(character)
-    return (
-        f"{character!r} (U+{ord(character):04X}, {unicodedata.name(character, 'no letter')}); formulas are plain ASCII"
-    )
+    name = unicodedata.name(character, "no letter")
+    other = "" if character.isascii() else f" (U+{ord(character):04X}, {name}); formulas are plain ASCII"
+    return f"{character!r}{other}"

@@ -10,9 +10,8 @@ RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 FRACTIONS = dict(zip("½⅓⅔¼¾⅛", map(Fraction, ("1/2", "1/3", "2/3", "1/4", "3/4", "1/8")), strict=True))
 CALLS = {"mean_nhw": "mean_NHW", "mean_c": "mean_C", "max_pool": "max₃ₓ₃", "min_pool": "min₃ₓ₃"}
 """Operator → its name for readers."""
-_CHARACTERS = str.maketrans(
-    {"−": "-", "·": "*", "×": "*", **{printed: f"({value})" for printed, value in FRACTIONS.items()}}
-)
+_FRACTIONS = {printed: f"({value})" for printed, value in FRACTIONS.items()}
+_CHARACTERS = str.maketrans({"−": "-", "·": "*", "×": "*", **_FRACTIONS})
 _PRINTED = frozenset("−·×√₃ₓ|").union(FRACTIONS, RAISED)
 _POWER = re.compile(f"[{RAISED}]+")
 _ROOT_OF_NAME = re.compile(r"√([A-Za-z_]\w*(?!\w|\()|\d+(?:\.\d+)?)", re.ASCII)

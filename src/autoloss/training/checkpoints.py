@@ -66,17 +66,22 @@ class TrainingState:
     def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint, and delete those beyond `KEPT`."""
         generators = distribution.gather(_get_generators(self._device))
-        if distribution.rank() == 0:
-            state = {
-                METADATA: dict(checkpoints.metadata),
-                "step": self.step,
-                "network": self.network.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "curve": self.curve,
-                "generators": generators,
-            }
-            _write(checkpoints.directory, self.step, state)
+        if distribution.rank():
+            return
+        state = {
+            METADATA: dict(checkpoints.metadata),
+            "step": self.step,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "curve": self.curve,
+            "generators": generators,
+        }
+        partial = checkpoints.directory / "checkpoint.partial"
+        _write_file(lambda: torch.save(state, partial), partial)
+        commit_file(partial, checkpoints.directory / f"checkpoint-{self.step:09}-{file_digest(partial)}.pt")
+        for old in list_checkpoints(checkpoints.directory)[KEPT:]:
+            old.unlink(missing_ok=True)
 
     def restore(self, checkpoints: Checkpoints) -> None:
         """Load the newest intact checkpoint, if there is one; a RequestError if it is another training's, or all are damaged."""
@@ -134,14 +139,6 @@ def delete_checkpoints(directory: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write(directory: Path, step: int, state: Mapping[str, Any]) -> None:
-    partial = directory / "checkpoint.partial"
-    _write_file(lambda: torch.save(state, partial), partial)
-    commit_file(partial, directory / f"checkpoint-{step:09}-{file_digest(partial)}.pt")
-    for old in list_checkpoints(directory)[KEPT:]:
-        old.unlink(missing_ok=True)
-
-
 def _write_file(write: Callable[[], None], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,15 +153,13 @@ def _write_file(write: Callable[[], None], path: Path) -> None:
 def _find_newest(directory: Path) -> Path | None:
     """Return the newest intact checkpoint, or None if there is no checkpoint, damaged or not."""
     paths = list_checkpoints(directory)
-    for path in paths:
-        if _read(path) is not None:
-            return path
-    if not paths:
-        return None
-    raise RequestError(
-        f"All checkpoints in {directory} are damaged: {', '.join(path.name for path in paths)}. Restore one from a copy, "
-        "or delete that folder to train from the start."
-    )
+    newest = next((path for path in paths if _read(path) is not None), None)
+    if newest is None and paths:
+        raise RequestError(
+            f"All checkpoints in {directory} are damaged: {', '.join(path.name for path in paths)}. Restore one from a copy, "
+            "or delete that folder to train from the start."
+        )
+    return newest
 
 
 def _read(path: Path) -> dict[str, Any] | None:
