@@ -58,11 +58,9 @@ def zoo(
     from autoloss.report.card import make_card
 
     card = make_card(name)
-    simplified = (
-        {"simplified": {branch: term.unicode for branch, term in _simplify(name).items()}} if card.terms else {}
-    )
     if as_json:
-        print_json({**rows[0], **simplified, **card.to_dict()})
+        simple = {branch: term.unicode for branch, term in _simplify(name).items()} if card.terms else None
+        print_json({**rows[0], **({"simplified": simple} if simple else {}), **card.to_dict()})
     else:
         print_lines(*card.lines())
 

@@ -44,10 +44,8 @@ def score(
     else:
         console_of().print(comparison_table(f"{task}, {split} split", rows, given["also"]))
     if all(row.failed == len(row.scores) for row in rows):
-        reason = next(
-            (reason.splitlines()[0] for row in rows for reason in row.reasons if reason), "no reason was given"
-        )
-        raise RunError(f"No training has a score. The first one: {reason}")
+        reasons = (reason.splitlines()[0] for row in rows for reason in row.reasons if reason)
+        raise RunError(f"No training has a score. The first one: {next(reasons, 'no reason was given')}")
 
 
 @app.command()

@@ -25,8 +25,12 @@ def path_variables(libraries: Sequence[str]) -> Mapping[str, str]:
         libraries: Names of those to load at once, where the driver has loaded them.
     """
     loaded = [name for name in libraries if name in sys.modules]
-    standard, packages = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}, _list_packages(loaded)
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     standard |= {os.path.join(folder, "lib-dynload") for folder in standard}
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
+    # Also the folders from which the driver has its libraries.
+    files = [file for name in loaded if (file := sys.modules[name].__file__) is not None]
+    packages |= {str(Path(file).parents[1]) for file in files} | {str(Path(__file__).parents[2])}
     entries = list(map(os.path.abspath, sys.path))
     # The driver has the standard library loaded; a worker would import a user's `random.py` instead of its module.
     used = sorted(entries, key=lambda entry: entry not in standard)
@@ -48,13 +52,3 @@ def load_libraries() -> None:
             importlib.import_module(name)
     sys.path[:] = path.split(os.pathsep)
     os.environ["PYTHONPATH"] = path
-
-
-def _list_packages(loaded: Sequence[str]) -> set[str]:
-    """Return the folders of installed packages, and those from which the driver has its libraries."""
-    files = [Path(file) for name in loaded if (file := sys.modules[name].__file__) is not None]
-    return {
-        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
-        site.getusersitepackages(),
-        *(str(file.parents[1]) for file in [*files, Path(__file__).parent]),
-    }

@@ -190,9 +190,8 @@ class PolledWorkers(Workers):
         end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
         with hold_interrupts() as is_interrupted:
             while not self._closed:
-                self._poll(
-                    max(0.0, min(POLL_SECONDS, end - time.monotonic())) if self.busy and not self._outcomes else 0.0
-                )
+                waits = self.busy and not self._outcomes
+                self._poll(max(0.0, min(POLL_SECONDS, end - time.monotonic())) if waits else 0.0)
                 if self._outcomes or not self.busy or is_interrupted() or time.monotonic() >= end:
                     break
             # An interrupt is raised as this returns, and the list would be lost: outcomes stay for the next call.
@@ -245,10 +244,8 @@ class ProcessWorkers(PolledWorkers):
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
         crowd = slots / (os.cpu_count() or 1)
-        self._slots = [
-            Slot(partial(WorkerProcess, self._selector, body, gpu, libraries), memory_limit_bytes, crowd)
-            for gpu in gpus or [None] * slots
-        ]
+        starts = (partial(WorkerProcess, self._selector, body, gpu, libraries) for gpu in gpus or [None] * slots)
+        self._slots = [Slot(start, memory_limit_bytes, crowd) for start in starts]
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_due = 0.0
 

@@ -158,9 +158,7 @@ SETTINGS: dict[str, Setting] = {
     "environment": Setting("os", _read_environment, _restore_environment),
     "umask": Setting("os", _read_mask, lambda os, mask: os.umask(mask)),
     "standard descriptors": Setting("os", lambda os: [(one.st_dev, one.st_ino) for one in map(os.fstat, range(3))]),
-    "garbage collection": Setting(
-        "gc", lambda gc: gc.isenabled(), lambda gc, enabled: gc.enable() if enabled else gc.disable()
-    ),
+    "garbage collection": Setting("gc", lambda gc: gc.isenabled(), lambda gc, on: gc.enable() if on else gc.disable()),
     "thresholds": Setting("gc", lambda gc: gc.get_threshold(), lambda gc, before: gc.set_threshold(*before)),
     "signal mask": Setting(
         "signal",

@@ -279,12 +279,11 @@ def _is_loopback(host: str) -> bool:
 
 def answers_without_token(address: str) -> bool:
     """Return True if a cluster reports its status without a token."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+    others = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
-        found = subprocess.run(
-            command, env={**own, AUTH_MODE: "disabled"}, capture_output=True, timeout=PROBE_SECONDS, check=False
-        )
+        own = {**others, AUTH_MODE: "disabled"}
+        found = subprocess.run(command, env=own, capture_output=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise RunError(f"The Ray cluster at {address} did not answer within {PROBE_SECONDS:g} s.") from error
     return found.returncode == 0

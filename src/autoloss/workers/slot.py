@@ -40,14 +40,12 @@ class Slot:
     Args:
         start: Starts a worker.
         memory_limit_bytes: Resident memory allowed for the worker's process group.
-        workers_per_core: That start at once, and slow each other.
+        crowd: Workers per core that start at once, and slow each other.
     """
 
-    def __init__(
-        self, start: Callable[[], WorkerProcess], memory_limit_bytes: int | None, workers_per_core: float = 1.0
-    ) -> None:
+    def __init__(self, start: Callable[[], WorkerProcess], memory_limit_bytes: int | None, crowd: float = 1.0) -> None:
         self._start = start
-        self._start_seconds = START_SECONDS * max(1.0, workers_per_core)
+        self._start_seconds = START_SECONDS * max(1.0, crowd)
         self._memory_limit_bytes = memory_limit_bytes
         self.worker: WorkerProcess | None = None
         self.job: RunningJob | None = None

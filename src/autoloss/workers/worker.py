@@ -60,9 +60,8 @@ class Channel:
     def __init__(self, reaper: int) -> None:
         self._requests, self._answers = (f"/proc/{reaper}/fd/{pipe}" for pipe in (0, 1))
         if not os.access(self._requests, os.R_OK):
-            self._requests, self._answers = (
-                f"/dev/fd/{fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, PRIVATE)}" for pipe in (0, 1)
-            )
+            own = (fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, PRIVATE) for pipe in (0, 1))
+            self._requests, self._answers = (f"/dev/fd/{pipe}" for pipe in own)
         self._token = b""
         # User code may print and read.
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -136,9 +135,8 @@ def classify_error(error: BaseException) -> Cause | None:
         names = {kind.__name__ for kind in type(found).__mro__}
         if names.intersection(MEMORY_ERRORS):
             return "memory"
-        if names.intersection(DEVICE_ERRORS) or (
-            isinstance(found, RuntimeError) and any(text in str(found) for text in DEVICE_TEXTS)
-        ):
+        is_of_device = isinstance(found, RuntimeError) and any(text in str(found) for text in DEVICE_TEXTS)
+        if is_of_device or names.intersection(DEVICE_ERRORS):
             return "device"
         rest += [cause for cause in (found.__cause__, found.__context__) if cause is not None]
         if isinstance(found, BaseExceptionGroup):
