@@ -248,7 +248,7 @@ def _print(result: dict[str, Any]) -> None:
     )
     for row in result["rows"]:
         print(
-            f"{row['task']:<11}{row['precision']:<10}{row['loss']:<11}{row['batch']:>6}{row['seconds_per_step']:>9.4f}"
+            f"{row['name']:<11}{row['precision']:<10}{row['loss']:<11}{row['batch']:>6}{row['seconds_per_step']:>9.4f}"
             f"{row['ratio']:>7.2f}{row['seconds_per_image']:>9.4f}{row['gigabytes']:>6.1f}{row['hours']:>8.3f}"
         )
 

@@ -237,6 +237,16 @@ class FinalSettings:
     compare_seeds: Natural = 8
     """Seeds of that comparison; docs/results.md shows how often so many see a difference."""
 
+    @property
+    def confirmations(self) -> int:
+        """Trainings on new seeds of each of the best candidates; with none, the highest scores are compared."""
+        return self.confirm_seeds if self.confirm else 0
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates that something follows for."""
+        return self.confirm or self.compare
+
 
 @declare(kind="setting")
 class Configuration:

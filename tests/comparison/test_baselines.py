@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
-from autoloss.comparison.confirm import _list_own, compare_with_baselines
+from autoloss.comparison.confirm import _find_untried, _list_own, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import (
@@ -185,9 +185,14 @@ def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_
     for best in tuned:
         own = _list_own([standard], Ladder((Rung(best, 1.0, (0.8,)),), 2.0, "baseline/ce"), made)
         assert (best.learning_rate, best.step_rule) in [(one.learning_rate, one.step_rule) for one in own]
-        assert len({one.step_rule for one in own}) == (1 if best.step_rule == "recipe" else 2)
+        # A ladder without steps of one norm had no room for them; the comparison has.
+        assert {one.step_rule for one in own} == {"recipe", "one_norm"}
         # Its rate is tuned with the threshold, which a rare class may need at every rate.
         assert [one.tuned_threshold for one in own].count(True) == made.tunes_threshold
+    ladder = Ladder(
+        tuple(Rung(one, 1.0, (0.8,)) for one in (*tuned, replace(standard, learning_rate=0.3))), 2.0, "baseline/ce"
+    )
+    assert not _find_untried(ladder, made)
 
 
 def test_the_standard_loss_is_trained_as_the_ladders_best_with_class_weights_is():

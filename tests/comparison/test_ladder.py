@@ -67,6 +67,15 @@ def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
     assert ladder.best.entrant.length == 1
 
 
+@pytest.mark.parametrize(("learning_rate", "budget"), [(0.002, 16), (0.002, 24), (0.3, 16), (0.02, 20)])
+def test_the_best_and_the_recipe_as_given_are_trained_on_several_seeds(learning_rate, budget):
+    ladder, _ = climb(task(learning_rate), budget)
+    assert ladder is not None
+    assert ladder.best is not None
+    assert ladder.given is not None
+    assert min(len(ladder.best.scores), len(ladder.given.scores)) >= 2
+
+
 @pytest.mark.parametrize("budget", [2, 5, 8, 24])
 def test_it_spends_no_more_than_its_budget_and_always_trains_the_recipe_as_given(budget: float):
     ladder, _ = climb(task(), budget)
@@ -84,6 +93,8 @@ def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tu
     ladder, _ = climb(hardly, 24)
     assert ladder is not None
     assert {one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold} >= {0.3, 1.0, 3.0}
+    # Nothing is spent on the others.
+    assert len([one for one in ladder.rungs if not one.entrant.tuned_threshold]) <= 3
     # Where a short training does find it, the threshold is tuned for the best alone.
     ladder, _ = climb(task(0.3), 24)
     assert ladder is not None

@@ -344,6 +344,23 @@ def test_losses_that_learned_nothing_are_not_trained_again(tmp_path):
     assert confirmed == [score for score in scores if score > enough][:10]
 
 
+def test_without_confirmation_the_highest_scores_are_compared(tmp_path):
+    said: list[str] = []
+    found = autoloss.search(
+        QuickTask(),
+        evaluations=6,
+        seed=1,
+        workers=0,
+        directory=tmp_path / "run",
+        settings={**FINAL, "final.confirm": 0},
+        say=said.append,
+    )
+    assert not found.confirmed
+    highest = {one.id for one in found.top(2)}
+    assert highest <= {row.entrant.number for row in found.comparison}
+    assert not any("No loss improved" in text or "Confirming" in text for text in said)
+
+
 def test_where_nothing_learned_nothing_is_confirmed_and_no_loss_gets_a_star(tmp_path):
     class Lost(QuickTask):
         def untrained(self, seed: int) -> float:

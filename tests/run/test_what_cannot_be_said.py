@@ -76,6 +76,16 @@ def test_three_rows_of_test_data_tell_nothing_and_the_verdict_says_how_little(tm
     assert "too few seeds to tell smaller ones" in told
 
 
+def test_equal_scores_on_all_resamples_of_the_test_data_say_so(tmp_path):
+    def measure(prediction: torch.Tensor, target: torch.Tensor) -> float:
+        return 1.0 if len(target) == 3 else measure_accuracy(prediction, target)
+
+    found = search(make_task(3, metric=measure), tmp_path / "run")
+    assert found.judgement.standing is Standing.EQUAL
+    told = " ".join(summarize(found).verdict.text)
+    assert "equal on all resamples of these 3 examples: the test split cannot tell the losses apart" in told
+
+
 def test_a_class_that_the_test_split_lacks_is_named_before_the_search_and_an_undefined_metric_after_it(tmp_path):
     said: list[str] = []
     found = search(make_task(60, keep=0, metric=measure_recall_of_ones), tmp_path / "run", said)

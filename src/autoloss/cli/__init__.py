@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from typer.main import get_group
+
 # Commands join the application as they are imported, and are listed in this order.
 # isort: off
 from autoloss.cli import searching, readings, trainings, catalogues  # noqa: F401
@@ -41,10 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # Not later: Python flushes when nobody can say what fails.
             sys.stdout.flush()
     except RequestError as error:
-        if error.argument is not None:
-            option = OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
-            error = RequestError(f"{str(error).removesuffix('.')} ({option}).")
-        _fail(error, 2)
+        option = None if error.argument is None else _find_option(words[0], error.argument)
+        _fail(error if option is None else RequestError(f"{str(error).removesuffix('.')} ({option})."), 2)
     except OwnedError as error:
         _fail(error, 3)
     except RunError as error:
@@ -61,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
     sys.exit(0)
+
+
+def _find_option(command: str, argument: str) -> str | None:
+    """Return the option of a command that sets an argument of its function; None where it has none."""
+    option = OPTIONS.get(argument, f"--{argument.replace('_', '-')}")
+    parameters = get_group(app).commands[command].params
+    return option if any(option in parameter.opts for parameter in parameters) else None
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -128,9 +128,12 @@ def learn(
     if as_json:
         print_json({**asdict(learnt), "path": str(learnt.path)})
         return
+    known = "task or run" if learnt.sources == 1 else "tasks and runs"
     for run, losses in learnt.losses.items():
         print_lines(f"{run}: {losses} losses.")
-    print_lines(f"{learnt.path} knows {learnt.sources} tasks and runs (digest {learnt.digest}): --prior {learnt.path}")
+    print_lines(
+        f"{learnt.path} is learned from {learnt.sources} {known} (digest {learnt.digest}): --prior {learnt.path}"
+    )
 
 
 def _conclude(found: Search, as_json: bool) -> None:

@@ -40,8 +40,9 @@ LONGER = 4
 """Number of rates and rules that are trained longer."""
 WEIGHT = 3.0
 """Factor on the loss of a branch that is tried."""
-RESERVE = 2.0
-"""Training equivalents that are kept for the last rungs: the recipe as it was given, and the best."""
+RESERVE = (2.0, 4.0)
+"""Training equivalents that are kept for the last rungs, the recipe as it was given and the best: a quarter of the budget, at least
+so many that both are trained, at most so many that both are trained on two seeds."""
 CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
     "baseline/ce": ("shelf/root_balanced_ce", "shelf/effective_ce", "shelf/balanced_ce"),
     "baseline/bce": ("shelf/root_balanced_bce", "shelf/effective_bce", "shelf/balanced_bce"),
@@ -66,27 +67,30 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
     given = standard_entrant(task)
     if given is None or budget < LEAST_BUDGET:
         return None
-    climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, record)
+    reserve = min(max(budget / 4, RESERVE[0]), RESERVE[1])
+    climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, reserve, record)
     first = choose_first_share(task, FIRST_SHARE)
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
+        # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there.
+        constant = evaluator.measure_constant() if task.tunes_threshold else None
+        if constant is not None:
+            climb.run([given], first)
+            if climb.ranked([given]) and climb.score(given) <= constant:
+                grid = _decide(grid)
         climb.run(grid, first)
         for _ in range(FURTHER):
             further = _extend(climb, grid)
             climb.run(further, first)
             grid += further
-        ranked = climb.ranked(grid)
-        scores = [climb.score(one) for one in ranked]
-        constant = evaluator.measure_constant() if task.tunes_threshold else None
+        scores = [climb.score(one) for one in climb.ranked(grid)]
         if constant is not None and scores and (scores[0] <= constant or scores.count(scores[0]) > len(scores) / 2):
-            # Short trainings hardly ever decide for a rare class at 0.5: their rates cannot be told apart there. A part of the
-            # split has another best constant, but then most of them are equal.
-            decided = [replace(one, tuned_threshold=True) for one in grid]
-            climb.run(decided, first)
-            grid += decided
+            # A part of the split has another best constant, but then most of them are equal.
+            climb.run(_decide(grid), first)
+            grid = list(dict.fromkeys([*grid, *_decide(grid)]))
     chosen = _choose_longer(climb.ranked(grid)) or [given]
     extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given, {}))
-    left = budget - climb.spent - RESERVE
+    left = budget - climb.spent - reserve
     second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
     early = {one: climb.score(one) for one in chosen if one in climb.tried}
     climb.run([given, *chosen], second)
@@ -99,22 +103,31 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
         if len(task.branches) > 1 and best in early:
             floor = evaluator.measure_untrained() or 0.0
             share = 1.0 if climb.score(best) - floor > second / first * (early[best] - floor) else second
-        climb.run([best, *varied], share, reserve=RESERVE if share < 1 else 1.0)
+        climb.run([best, *varied], share, reserve=reserve if share < 1 or budget > ENOUGH else 1.0)
         climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), share)
+    if task.tunes_learning_rate:
+        _slow_down(climb)
     own = [one for one in climb.tried if one.length == 1]
     leaders = list(dict.fromkeys([*climb.choose(own), *climb.ranked(own)]))[:2]
     longer = [one for one in climb.ranked(climb.tried)[:1] if one.length > 1]
-    last = list(dict.fromkeys([given, *leaders, *longer]))
-    affordable = int((budget - climb.spent) / sum(one.length for one in last))
-    climb.run(last, 1.0, seeds=min(LADDER_SEEDS, max(1, affordable)), reserve=0.0)
+    # One seed tells little of the first: fewer are trained whole where the budget has no room for two seeds of all.
+    lasts = ([given, *leaders, *longer], [given, *leaders], [given, *[one for one in leaders if one != given][:1]])
+    affordable = (
+        (last, seeds)
+        for last, seeds in product(lasts, range(LADDER_SEEDS, 1, -1))
+        if climb.cost(last, 1.0, seeds) <= budget - climb.spent
+    )
+    last, seeds = next(affordable, (lasts[0], 1))
+    climb.run(last, 1.0, seeds=seeds, reserve=0.0)
     return climb.finish()
 
 
 class _Climb:
     """The trainings of a ladder so far."""
 
-    def __init__(self, standard: str, seeds: Sequence[int], budget: float, record: Record) -> None:
-        self._standard, self._seeds, self._budget, self._record = standard, seeds, budget, record
+    def __init__(self, standard: str, seeds: Sequence[int], budget: float, reserve: float, record: Record) -> None:
+        self._standard, self._seeds, self._record = standard, seeds, record
+        self._budget, self._reserve = budget, reserve
         self._rungs: dict[Entrant, Rung] = {}
         self._measured: dict[Entrant, Measurements] = {}
         self._trained: dict[tuple[Entrant, float, int], float] = {}
@@ -127,16 +140,20 @@ class _Climb:
     def spent(self) -> float:
         return sum(self._trained.values())
 
-    def run(self, entrants: Iterable[Entrant], fidelity: float, seeds: int = 1, reserve: float = RESERVE) -> None:
+    def cost(self, entrants: Iterable[Entrant], fidelity: float, seeds: int) -> float:
+        """Return the training equivalents of what is not trained yet."""
+        new = product(dict.fromkeys(entrants), self._seeds[:seeds])
+        return sum(fidelity * one.length for one, seed in new if (one, fidelity, seed) not in self._trained)
+
+    def run(self, entrants: Iterable[Entrant], fidelity: float, seeds: int = 1, reserve: float | None = None) -> None:
         """Train each with so many seeds at a share of the schedule, as far as the budget reaches.
 
         Args:
-            reserve: Training equivalents that stay for later.
+            reserve: Training equivalents that stay for later, if not those of the last rungs.
         """
-        room, chosen = self._budget - reserve - self.spent, []
+        room, chosen = self._budget - (self._reserve if reserve is None else reserve) - self.spent, []
         for one in dict.fromkeys(entrants):
-            new = [seed for seed in self._seeds[:seeds] if (one, fidelity, seed) not in self._trained]
-            cost = len(new) * fidelity * one.length
+            cost = self.cost([one], fidelity, seeds)
             if cost <= room:
                 room -= cost
                 chosen.append(one)
@@ -192,6 +209,11 @@ def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
     return [given]
 
 
+def _decide(entrants: Iterable[Entrant]) -> list[Entrant]:
+    """Return each with a tuned threshold."""
+    return [replace(one, tuned_threshold=True) for one in entrants]
+
+
 def _extend(climb: _Climb, grid: Sequence[Entrant]) -> list[Entrant]:
     """Return the rate beyond the grid where the best is at its end, and ahead of the next rate of the same rule."""
     ranked = climb.ranked(grid)
@@ -204,6 +226,14 @@ def _extend(climb: _Climb, grid: Sequence[Entrant]) -> list[Entrant]:
         if best.learning_rate == end != inner and (inner not in scores or scores[end] > scores[inner]):
             return [replace(best, learning_rate=float(f"{end * factor:.1g}"))]
     return []
+
+
+def _slow_down(climb: _Climb) -> None:
+    """Train the best whole at smaller rates, as long as one is ahead: short trainings favour large ones."""
+    for _ in range(FURTHER):
+        for best in climb.choose([one for one in climb.tried if one.length == 1]):
+            slower = replace(best, learning_rate=float(f"{best.learning_rate / BEYOND:.1g}"))
+            climb.run([best, slower], 1.0)
 
 
 def _choose_longer(ranked: Sequence[Entrant]) -> list[Entrant]:
@@ -230,7 +260,7 @@ def _vary(task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]])
         rate = float(f"{best.learning_rate / norm:.2g}")
         found.append(replace(best, label=say_loss(loss), loss=loss, learning_rate=rate))
     if task.tunes_threshold:
-        found.append(replace(best, tuned_threshold=True))
+        found.append(replace(best, tuned_threshold=not best.tuned_threshold))
     if task.lengthens:
         found.append(replace(best, length=2.0))
     if len(branches) > 1:

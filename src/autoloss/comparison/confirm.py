@@ -34,7 +34,7 @@ from autoloss.comparison.record import (
 )
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
-from autoloss.settings import Configuration, FinalSettings, SearchSettings
+from autoloss.settings import Configuration, FinalSettings, SearchSettings, StepRule
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -60,7 +60,7 @@ def confirm_and_compare(
     """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
 
     Args:
-        best: The best candidates of the search, at most `final.confirm` of them.
+        best: The best candidates of the search, at most `final.candidates` of them.
         rivals: What they have to be ahead of, and is raced with them: the ladder's best, and the best known loss.
         say: Called with a sentence about what is trained next.
         observe: Called with (trainings that are done, those of the whole finale) after each training.
@@ -73,9 +73,9 @@ def confirm_and_compare(
     before = len(recorded) - count_after_search(recorded, seed)
     expected = before + round(count_trainings(settings, task, ladder, len(rivals), len(best)))
     record = Record(dispatcher, store, expected, lambda done, expected: observe(done - before, expected - before))
-    if settings.confirm_seeds:
-        ranked = _confirm([*best, *rivals], seed, settings, record, say)
-        best = [one for one in ranked if one.number is not None]
+    raced = [*best, *rivals]
+    ranked = _confirm(raced, seed, settings, record, say) if settings.confirmations else raced
+    best = [one for one in ranked if one.number is not None]
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:
@@ -103,7 +103,7 @@ def choose_compared(best: Sequence[Entrant], count: int) -> list[Entrant]:
 
 def count_equivalents(settings: FinalSettings, task: Task, ladder: Ladder | None = None) -> float:
     """Return about how many whole trainings take as long as those that follow a search: rates are tried on shorter ones."""
-    return count_trainings(settings, task, ladder, RIVALS, settings.confirm, choose_first_share(task, TUNING_SHARE))
+    return count_trainings(settings, task, ladder, RIVALS, settings.candidates, choose_first_share(task, TUNING_SHARE))
 
 
 def count_trainings(
@@ -117,20 +117,21 @@ def count_trainings(
         share: What a training counts by which rates are tried first.
     """
     rungs = 1 if ladder is None else sum(rung not in (None, ladder.given) for rung in (ladder.best, ladder.set_aside))
-    raced = best + rivals
-    confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
+    ways = len(_find_untried(ladder, task))
+    raced, confirmed = best + rivals, 0
+    if settings.confirmations:
+        confirmed = raced * settings.confirmations + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
-        return confirmed if settings.confirm_seeds else 0
+        return confirmed
     known = len(baselines(task))
     standard = min(1, known)
     # Beside the best of those found stands the best known one that the search started from.
     others, found = known - standard, min(settings.compare + 1, best)
-    own = (1 + rungs) * standard
-    tuned = count_tuning_trainings(found, others, WAYS, share) + count_tuning_trainings(own, share=share)
+    own = (1 + rungs + ways) * standard
+    tuned = count_tuning_trainings(found, others, WAYS + ways, share) + count_tuning_trainings(own, share=share)
     # The standard loss takes part as it is given, too, and with a tuned threshold where that decides.
     entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
-    compared = tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
-    return compared + (confirmed if settings.confirm_seeds else 0)
+    return confirmed + tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
 
 
 def _confirm(best: Sequence[Entrant], seed: int, settings: FinalSettings, record: Record, say: Say) -> list[Entrant]:
@@ -185,7 +186,7 @@ def compare_with_baselines(
     again = [write_trees(one.loss) for one in best]
     standard, promising = plain[:1], [one for one in plain[1:] if write_trees(one.loss) not in again]
     own = _list_own(standard, ladder, task)
-    vary = partial(_list_ways, own, configuration.search, ladder)
+    vary = partial(_list_ways, own, configuration.search, ladder, task)
     if not every:
         promising, behind = find_promising(promising, task, seed, record, vary)
     rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
@@ -205,12 +206,20 @@ def compare_with_baselines(
     return read_comparison(comparison, seed, record.outcomes)
 
 
-def _list_ways(own: Sequence[Entrant], search: SearchSettings, ladder: Ladder | None, one: Entrant) -> list[Entrant]:
+def _list_ways(
+    own: Sequence[Entrant], search: SearchSettings, ladder: Ladder | None, task: Task, one: Entrant
+) -> list[Entrant]:
     """Return the ways of training that a loss is tried in: a baseline has all that a loss found has."""
     if ladder is None or ladder.best is None or one in own:
         return [one]
     followed = one if one.number is not None else one.follow(search)
-    return list(dict.fromkeys([followed, one, replace(followed, step_rule=ladder.best.entrant.step_rule)]))
+    rules = [ladder.best.entrant.step_rule, *_find_untried(ladder, task)]
+    return list(dict.fromkeys([followed, one, *(replace(followed, step_rule=rule) for rule in rules)]))
+
+
+def _find_untried(ladder: Ladder | None, task: Task) -> list[StepRule]:
+    """Return steps of one norm, where a ladder with a small budget had no room for them; they are often the best."""
+    return ["one_norm"] if ladder is not None and "one_norm" in task.step_rules and not ladder.tried("one_norm") else []
 
 
 def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) -> list[Entrant]:
@@ -222,6 +231,9 @@ def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) ->
     rungs = [rung.entrant for rung in (() if ladder is None else (ladder.best, ladder.set_aside)) if rung is not None]
     # Class weights are one thing, and how it trains another: without them the loss takes part in that way as well.
     rungs += [replace(rung, label="", loss=one.loss) for one in standard for rung in rungs if rung.loss != one.loss]
+    rungs += [
+        replace(rung, step_rule=rule, learning_rate=1.0) for rung in rungs[-1:] for rule in _find_untried(ladder, task)
+    ]
     decided = [replace(one, tuned_threshold=True) for one in standard if task.tunes_threshold]
     own = {one.way: one for one in (*standard, *decided)}
     for one in reversed(rungs):

@@ -50,7 +50,9 @@ class Rung:
         '0.6000 ± 0.1414 (standard deviation over 2 seeds)'
         """
         if self.deviation is None:
-            return figure(self.mean) + ("" if self.fidelity == 1 else f" at {self.fidelity:g} of the schedule")
+            return figure(self.mean) + (
+                " (one seed)" if self.fidelity == 1 else f" at {self.fidelity:g} of the schedule"
+            )
         return f"{figure(self.mean)} ± {figure(self.deviation)} (standard deviation over {len(self.scores)} seeds)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +110,13 @@ class Ladder:
     def longer(self) -> Rung | None:
         """The best of those that are trained longer than the recipe, where it is ahead of `best`."""
         found, best = self._find_best(lambda entrant: entrant.length > 1), self.best
-        return found if found and best and found.fidelity == 1 and found.rank > best.rank else None
+        if found is None or best is None or found.fidelity < 1 or found.mean is None or best.mean is None:
+            return None
+        return found if best.fidelity < 1 or found.mean > best.mean else None
+
+    def tried(self, rule: StepRule) -> bool:
+        """Return True if a training had this step rule."""
+        return any(rung.entrant.step_rule == rule for rung in self.rungs)
 
     def choose_settings(self, step_rules: Sequence[StepRule]) -> dict[str, Any]:
         """Return the settings under which candidates are compared with the best.

@@ -17,6 +17,8 @@ BEST = 4
 LARGE = 0.5
 """Share of what the standard loss gains over the untrained network above which a split is called too small."""
 
+MORE = "Give more validation data or, where the task takes them, several partitions of all data: Data(folds=5) or --set folds=5."
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -26,11 +28,13 @@ class Resolution:
         difference: The difference between two losses below which nothing can be told, with any number of training seeds.
         examples: Number of examples of the split.
         error: The standard error of such a difference.
+        single: That of the best score by itself, which is known also where all losses score alike.
     """
 
     difference: float
     examples: int
     error: float = 0.0
+    single: float = 0.0
 
     def describe(self, gain: float | None = None) -> str:
         """Describe it in a sentence or two.
@@ -40,9 +44,12 @@ class Resolution:
 
         >>> Resolution(0.031, 113).describe()
         'The valid split has 113 examples: differences between losses below about 0.0310 cannot be detected on it.'
+        >>> Resolution(0.0, 8, 0.0, 0.12).describe().split(". ")[0]
+        'The valid split has 8 examples, and the best trainings score alike on them; a single score is uncertain by 0.1200'
         """
         if self.difference == 0:
-            return f"The valid split has {self.examples:,} examples, and the best trainings score alike on them."
+            by_itself = f"; a single score is uncertain by {figure(self.single)}" if self.single else ""
+            return f"The valid split has {self.examples:,} examples, and the best trainings score alike on them{by_itself}. {MORE}"
         text = (
             f"The valid split has {self.examples:,} examples: differences between losses below about {figure(self.difference)} "
             "cannot be detected on it"
@@ -50,10 +57,7 @@ class Resolution:
         if gain is None or self.difference <= LARGE * max(0.0, gain):
             return f"{text}."
         gained = f"gains {figure(gain)} over" if gain > 0 else "is not ahead of"
-        return (
-            f"{text}, and the standard loss {gained} the untrained network. A search would choose by chance. Give "
-            "more validation data or, where the task takes them, several partitions of all data: Data(folds=5) or --set folds=5."
-        )
+        return f"{text}, and the standard loss {gained} the untrained network. A search would choose by chance. {MORE}"
 
 
 def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
@@ -75,4 +79,6 @@ def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
     known = [one.resolution for one in estimates if one.resolution is not None]
     if not known or found[0].replicates is None:
         return None
-    return Resolution(median(known), found[0].replicates.examples, median(one.least_error for one in estimates))
+    best = Measurements.of(found[:1]).estimate
+    single = 0.0 if best is None else best.least_error
+    return Resolution(median(known), found[0].replicates.examples, median(one.least_error for one in estimates), single)

@@ -32,7 +32,7 @@ class Floor:
         """The higher of both; None where neither is known."""
         return max((one for one in (self.untrained, self.constant) if one is not None), default=None)
 
-    def is_beaten(self, score: float | None, ideal: float | None = None) -> bool:
+    def is_beaten(self, score: float | None, ideal: float | None = None, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.
 
         It is ahead of the untrained network, and either ahead of the best constant prediction or clearly behind it. A network that
@@ -42,17 +42,22 @@ class Floor:
         Args:
             score: None for trainings without one.
             ideal: With it, the score has to be ahead by a share `LITTLE` of the way to it.
+            noise: Standard error of a difference of two scores; the score has to be ahead by more.
 
         >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(0.1, 0.5).is_beaten(0.51, ideal=1.0), Floor(None, None).is_beaten(0.0)
         (True, False, True)
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
+        >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
+        (False, True)
         """
-        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal)):
+        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal, noise)):
             return False
-        if self.constant is None or score > _raise(self.constant, ideal):
+        if self.constant is None or score > _raise(self.constant, ideal, noise):
             return True
-        return self.untrained is not None and self.constant - score > NEAR * (self.constant - self.untrained)
+        return self.untrained is not None and self.constant - score > max(
+            noise, NEAR * (self.constant - self.untrained)
+        )
 
     def describe(self) -> str:
         """Describe both scores.
@@ -73,5 +78,5 @@ def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
     return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))
 
 
-def _raise(floor: float, ideal: float | None) -> float:
-    return floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))
+def _raise(floor: float, ideal: float | None, noise: float) -> float:
+    return floor + max(noise, 0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))

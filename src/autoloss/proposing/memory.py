@@ -129,7 +129,9 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
         return (), ""
     path = _FILE if name == SHIPPED_PRIOR else Path(name)
     wrong = f"{quote(str(path))} cannot serve as a prior"
-    advice = "Give a file that `autoloss learn` wrote, or --prior default or none."
+    advice = (
+        "Give a file that `autoloss learn` wrote, default or none; a run that was started with it needs it as it was."
+    )
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES} bytes")
@@ -140,8 +142,11 @@ def read_prior(name: str) -> tuple[tuple[Forest, ...], str]:
             if header["version"] != VERSION:
                 raise ValueError(f"its version is {quote(str(header['version']))}, not {VERSION}")
             if header["operators"] != list(OPERATORS):
-                others = sorted(set(map(str, header["operators"])) ^ set(OPERATORS))
-                raise ValueError(f"it was learned with other operators: {quote(', '.join(others))}")
+                theirs, ours = set(map(str, header["operators"])), set(OPERATORS)
+                lacking, others = (", ".join(sorted(one)) or "none" for one in (ours - theirs, theirs - ours))
+                raise ValueError(
+                    f"it was learned without the operators {quote(lacking)} and with the others {quote(others)}"
+                )
             forests = tuple(
                 Forest(**values, arrays={name: data[f"{place}.{name}"] for name in ARRAYS})
                 for place, values in enumerate(header["forests"])

@@ -81,8 +81,8 @@ def _count_final_trainings(search: Search) -> int:
     final, comparison = search.configuration.final, search.settings.comparison
     if not search.settings.final:
         return 0
-    best = min(final.confirm, len(search.top(final.confirm)))
+    best = len(search.finalists)
     # The last finalist of the race gets all further seeds; the others may get none.
-    further = final.finalist_seeds if min(final.finalists, best) else 0
+    further = final.finalist_seeds if final.confirmations and min(final.finalists, best) else 0
     compared = comparison.seeds * len(comparison.entrants) or min(final.compare, best) * final.compare_seeds
-    return best * final.confirm_seeds + further + compared
+    return best * final.confirmations + further + compared

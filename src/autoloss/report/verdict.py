@@ -163,6 +163,11 @@ def evidence(judgement: Judgement) -> list[str]:
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
+    elif paired.examples_error == 0:
+        sentences.append(
+            f"The scores are equal on all resamples of these {paired.examples:,} examples: the {TEST} split cannot tell the losses "
+            "apart. Give more test data."
+        )
     if judgement.baselines > 1:
         sentences.append(f"{rival.entrant.name} is the best of {judgement.baselines} baselines on the {TEST} split.")
     return sentences

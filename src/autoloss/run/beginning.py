@@ -119,7 +119,8 @@ def prepare_search(
     if ladder is not None:
         for text in ladder.describe():
             say(text)
-        check_learning(ladder, _measure_floor(evaluator, settings), evaluator.task, settings.task, say)
+        floor = _measure_floor(evaluator, settings)
+        check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
         evaluator = follow_ladder(evaluator, ladder, resolution)
         if len(evaluator.task.branches) > 1 and not _is_chosen(settings.configuration.search):
             evaluator = follow_known_loss(evaluator, resolution, drive)
@@ -221,17 +222,20 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
     return evaluator.changed(evaluator.configuration.changed(changes))
 
 
-def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskReference, say: Say) -> None:
+def check_learning(
+    ladder: Ladder, floor: Floor, task: Task, reference: TaskReference, say: Say, resolution: Resolution | None = None
+) -> None:
     """End a search whose task nothing learns: candidates could not be told apart.
 
-    Where the standard loss learns something else than the metric asks for, the search goes on: that is where a loss helps.
+    Where the standard loss learns something else than the metric asks for, the search goes on: that is where a loss helps. The best
+    of many trainings that learn nothing is a little ahead of the floor by chance.
 
     Raises:
         RunError: In no way of training with the standard loss that was tried has the network learned more than a constant
             prediction, or than an untrained one.
     """
-    highest = ladder.highest
-    if floor.is_beaten(highest):
+    highest, noise = ladder.highest, 0.0 if resolution is None else resolution.error
+    if floor.is_beaten(highest, noise=noise):
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
                 f"On the valid split, the best constant prediction scores {floor.constant:.4f}, {say_loss(ladder.standard)} "
@@ -239,9 +243,11 @@ def check_learning(ladder: Ladder, floor: Floor, task: Task, reference: TaskRefe
             )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
+    uncertain = f"a difference of two scores on it is uncertain by {figure(noise)}" if noise else ""
     raise RunError(
         f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: "
-        f"{'; '.join(filter(None, [best, floor.describe()]))}. {_advise(task, reference)} To search anyway: --set ladder.share=0"
+        f"{'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {_advise(task, reference)} To search anyway: "
+        "--set ladder.share=0"
     )
 
 

@@ -162,9 +162,10 @@ class TaskCheck:
             return
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
-        highest = self.ladder.highest
+        highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.error
         # Of one branch the ideal score is known: its samples have the metric of the task.
-        if highest is not None and len(self.branches) == 1 and not self.floor.is_beaten(highest, self.branches[0].best):
+        ideal = self.branches[0].best if len(self.branches) == 1 else None
+        if highest is not None and ideal is not None and not self.floor.is_beaten(highest, ideal, noise):
             yield (
                 f"    The network hardly learns in any of these: {self.floor.describe()}. A search could not tell "
                 "losses apart. First train longer, and check inputs and targets."

@@ -166,8 +166,8 @@ class Search:
 
     @cached_property
     def finalists(self) -> Sequence[Entrant]:
-        """The best losses, which are trained on new seeds; those that learned nothing are left out."""
-        return self._learned[: self.configuration.final.confirm]
+        """The best losses, which are confirmed on new seeds or only compared; those that learned nothing are left out."""
+        return self._learned[: self.configuration.final.candidates]
 
     @cached_property
     def rivals(self) -> Sequence[Entrant]:
@@ -180,7 +180,7 @@ class Search:
     @cached_property
     def _learned(self) -> Sequence[Entrant]:
         """The best losses without those that learned nothing."""
-        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + self.configuration.final.confirm])
+        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + self.configuration.final.candidates])
         learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
         return [self.enter(ranked[at]["id"], ranked[at]["loss"]) for at in learned]
 
@@ -219,6 +219,8 @@ class Search:
     def confirmed(self) -> Sequence[Row]:
         """The finalists and what they are raced with, trained again on new seeds of the valid split; the best first."""
         seed, final = self.configuration.seed, self.configuration.final
+        if not final.confirmations:
+            return ()
         return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings).rows
 
     @cached_property

@@ -289,7 +289,7 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
         if settings.final:
             found = open_run(directory)
             best = found.finalists
-            if not best and history.best is not None:
+            if not best and configuration.final.candidates and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
             count = count_finale(drive.observe, forecast)
             confirm_and_compare(best, task, configuration, dispatcher, store, say, count, ladder, found.rivals)
