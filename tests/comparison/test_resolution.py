@@ -44,4 +44,4 @@ def test_a_split_that_is_too_small_says_what_to_do():
     small = Resolution(0.2, 12)
     assert small.describe(gain=0.9).endswith("cannot be detected on it.")
     assert "Data(folds=5)" in small.describe(gain=0.3)
-    assert "is not ahead of the untrained network" in small.describe(gain=-0.1)
+    assert "is not ahead of predictions without learning" in small.describe(gain=-0.1)

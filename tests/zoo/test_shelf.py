@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import zoo
+from autoloss.comparison.baselines import baselines
 from autoloss.run.request import make_request
 from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.space.operators import OPERATORS
+from autoloss.space.options import Activation
 from tests.tasks.toy import TwoHeadsTask
 
 
@@ -64,6 +66,8 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "quantile_25": lambda y, p: torch.maximum((y - p) / 4, 3 * (p - y) / 4),
     "quantile_75": lambda y, p: torch.maximum(3 * (y - p) / 4, (p - y) / 4),
     "weighted_squares": lambda y, p: (1 + y) * (p - y) ** 2,
+    "poisson": lambda y, p: torch.nn.functional.poisson_nll_loss(p, y, log_input=False, eps=0.0, reduction="none"),
+    "squared_log": lambda y, p: (p.log1p() - y.log1p()) ** 2,
     # Of pairs y is 1 everywhere, and w a weight; of differences p is any number.
     "pair_exponential": lambda y, p: y * (1 / p - 1),
     "pair_sigmoid": lambda y, p: -y * p,
@@ -93,13 +97,28 @@ def test_a_loss_is_what_its_source_says(entry: zoo.Entry):
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
-def test_a_search_starts_from_the_standard_loss_and_all_that_fit(activation: str):
+def test_a_search_starts_from_the_standard_loss_and_all_that_fit(activation: Activation):
     values = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     pair = values, values.argmax(1) if activation == "softmax" else (values > 0).float()
     task = autoloss.SupervisedTask(lambda: nn.Linear(3, 3), pair, pair, activation, lambda p, y: p.mean().item())
     found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0]
     assert found[0].label == task.standard["main"]
-    assert [one.label for one in found[1:]] == [one.name for one in zoo.SHELF if one.activation == activation]
+    fitting = [one.name for one in zoo.SHELF if one.activation == activation and not one.positive]
+    assert [one.label for one in found[1:]] == fitting
+
+
+@pytest.mark.parametrize(
+    ("lowest", "last", "expected"), [(0, nn.Softplus(), True), (-1, nn.Softplus(), False), (0, nn.Identity(), False)]
+)
+def test_losses_of_counts_fit_positive_predictions_of_targets_that_are_not_negative(lowest, last, expected):
+    inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    pair = inputs, torch.arange(lowest, 64 + lowest).float()[:, None]
+    task = autoloss.SupervisedTask(
+        lambda: nn.Sequential(nn.Linear(3, 1), last), pair, pair, "none", lambda p, y: p.mean().item()
+    )
+    found = [one.label for one in parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0]]
+    assert ({"shelf/poisson", "shelf/squared_log"} <= set(found)) is expected
+    assert ("Poisson loss" in [one.label for one in baselines(task)]) is expected
 
 
 def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():

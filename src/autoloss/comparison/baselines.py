@@ -8,6 +8,7 @@ from autoloss.comparison.entrant import Entrant
 from autoloss.space.loss_text import join_losses
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
+from autoloss.zoo.entry import Entry
 
 SEVERAL_CHANNELS = 2
 """One logit counts as two channels, and so for both kinds of probabilities; known losses fit by the kind of the branch itself."""
@@ -35,10 +36,19 @@ def _list_fitting(task: Task, every: bool) -> Iterator[str]:
     """Yield the entries of the zoo that are baselines of a branch, with the standard loss on the others."""
     shape = "space" if has_space(task) else "rows"
     asked = [name for name, (when, items) in COMPARED.items() if (every or when == "usual") and items in ("any", shape)]
-    for branch, form in task.branches.items():
+    for branch in task.branches:
         for name in asked:
-            if form.fits(ENTRIES[name].activation, SEVERAL_CHANNELS):
+            if fits(ENTRIES[name], branch, task):
                 yield join_losses({**task.standard, branch: name})
+
+
+def fits(entry: Entry, branch: str, task: Task) -> bool:
+    """Return True if a loss of the zoo fits a branch of a task, its predictions and its targets."""
+    form = task.branches[branch]
+    if not form.fits(entry.activation, SEVERAL_CHANNELS):
+        return False
+    leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []
+    return all(bool((one["p"] > 0).all()) and bool((one["y"] >= 0).all()) for one in leaves)
 
 
 def standard_entrant(task: Task) -> Entrant | None:

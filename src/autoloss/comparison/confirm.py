@@ -129,8 +129,8 @@ def count_trainings(
     others, found = known - standard, min(settings.compare + 1, best)
     own = (1 + rungs + ways) * standard
     tuned = count_tuning_trainings(found, others, WAYS + ways, share) + count_tuning_trainings(own, share=share)
-    # The standard loss takes part as it is given, too, and with a tuned threshold where that decides.
-    entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS)
+    # The standard loss takes part as it is given, too, and with a tuned threshold where that decides; one rival as the best does.
+    entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS) + 1
     return confirmed + tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
 
 
@@ -198,6 +198,7 @@ def compare_with_baselines(
     found, rivals = [row.entrant for row in tuned[: len(best)]], [row.entrant for row in (*tuned[len(best) :], *kept)]
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
     entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
+    entrants += _train_alike(found[0], sort_by_mean([*tuned, *kept]), entrants)
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     # The seeds that chose a rate flatter it.
@@ -212,9 +213,21 @@ def _list_ways(
     """Return the ways of training that a loss is tried in: a baseline has all that a loss found has."""
     if ladder is None or ladder.best is None or one in own:
         return [one]
-    followed = one if one.number is not None else one.follow(search)
+    followed, plain = (one.follow(search), one) if one.number is None else (one, replace(one, step_rule="recipe"))
     rules = [ladder.best.entrant.step_rule, *_find_untried(ladder, task)]
-    return list(dict.fromkeys([followed, one, *(replace(followed, step_rule=rule) for rule in rules)]))
+    return list(dict.fromkeys([followed, plain, *(replace(followed, step_rule=rule) for rule in rules)]))
+
+
+def _train_alike(found: Entrant, ranked: Sequence[Row], entrants: Sequence[Entrant]) -> Iterator[Entrant]:
+    """Yield the leading rival trained as the loss found is: else the luck of the rates that the valid split chose decides."""
+    for rival in [row.entrant for row in ranked if row.entrant.baseline or row.entrant.known]:
+        if rival.loss != found.loss:
+            alike = replace(
+                found, label=rival.name, loss=rival.loss, baseline=rival.baseline, known=rival.known
+            ).spell_out()
+            if all((one.way, one.learning_rate) != (alike.way, alike.learning_rate) for one in entrants):
+                yield alike
+            return
 
 
 def _find_untried(ladder: Ladder | None, task: Task) -> list[StepRule]:

@@ -100,11 +100,13 @@ class Ladder:
 
     @property
     def highest(self) -> float | None:
-        """The highest mean of what was trained longest, since short trainings are measured on a part of the split; None without."""
-        longest = max((rung.fidelity for rung in self.rungs if rung.mean is not None), default=1.0)
-        return max(
-            (rung.mean for rung in self.rungs if rung.mean is not None and rung.fidelity == longest), default=None
-        )
+        """The highest mean of what was trained longest and on most seeds; None without.
+
+        Short trainings are measured on a part of the split, and the best of many single trainings is high by chance.
+        """
+        rungs = [rung for rung in self.rungs if rung.mean is not None]
+        most = max((rung.rank[:2] for rung in rungs), default=None)
+        return max((rung.rank[2] for rung in rungs if rung.rank[:2] == most), default=None)
 
     @property
     def longer(self) -> Rung | None:

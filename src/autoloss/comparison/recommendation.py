@@ -93,8 +93,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "Nothing else that was known before is ahead of it by more than a standard error."
-    # The strongest of the others, as the verdict names it, not what the choice began with.
+    # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
+    others.sort(key=lambda row: row.entrant.way == chosen.entrant.way)
     reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:

@@ -15,7 +15,7 @@ from autoloss.proposing.records import Outcome
 BEST = 4
 """Number of the best trainings whose differences are looked at."""
 LARGE = 0.5
-"""Share of what the standard loss gains over the untrained network above which a split is called too small."""
+"""Share of what the standard loss gains over predictions without learning above which a split is called too small."""
 
 MORE = "Give more validation data or, where the task takes them, several partitions of all data: Data(folds=5) or --set folds=5."
 
@@ -40,7 +40,7 @@ class Resolution:
         """Describe it in a sentence or two.
 
         Args:
-            gain: What the standard loss gains over the untrained network; None where it is not known.
+            gain: What the standard loss gains over predictions without learning; None where it is not known.
 
         >>> Resolution(0.031, 113).describe()
         'The valid split has 113 examples: differences between losses below about 0.0310 cannot be detected on it.'
@@ -57,7 +57,7 @@ class Resolution:
         if gain is None or self.difference <= LARGE * max(0.0, gain):
             return f"{text}."
         gained = f"gains {figure(gain)} over" if gain > 0 else "is not ahead of"
-        return f"{text}, and the standard loss {gained} the untrained network. A search would choose by chance. {MORE}"
+        return f"{text}, and the standard loss {gained} predictions without learning. A search would choose by chance. {MORE}"
 
 
 def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:

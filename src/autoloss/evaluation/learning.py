@@ -42,7 +42,7 @@ class Floor:
         Args:
             score: None for trainings without one.
             ideal: With it, the score has to be ahead by a share `LITTLE` of the way to it.
-            noise: Standard error of a difference of two scores; the score has to be ahead by more.
+            noise: Standard error of a score; one that is behind a constant has to lie between both by more.
 
         >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(0.1, 0.5).is_beaten(0.51, ideal=1.0), Floor(None, None).is_beaten(0.0)
         (True, False, True)
@@ -51,13 +51,22 @@ class Floor:
         >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
         (False, True)
         """
-        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal, noise)):
+        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal)):
             return False
-        if self.constant is None or score > _raise(self.constant, ideal, noise):
+        if self.constant is None or score > _raise(self.constant, ideal):
             return True
-        return self.untrained is not None and self.constant - score > max(
-            noise, NEAR * (self.constant - self.untrained)
-        )
+        if self.untrained is None or score <= self.untrained + noise:
+            return False
+        return self.constant - score > max(noise, NEAR * (self.constant - self.untrained))
+
+    def measure_gain(self, score: float | None) -> float | None:
+        """Return the lead of a score over the higher one that it is ahead of, or else over the lower one; None without one.
+
+        >>> round(Floor(0.1, 0.5).measure_gain(0.52), 2), round(Floor(0.1, 0.5).measure_gain(0.4), 2)
+        (0.02, 0.3)
+        """
+        gains = [] if score is None else [score - one for one in (self.untrained, self.constant) if one is not None]
+        return min((gain for gain in gains if gain > 0), default=max(gains, default=None))
 
     def describe(self) -> str:
         """Describe both scores.
@@ -78,5 +87,5 @@ def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
     return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))
 
 
-def _raise(floor: float, ideal: float | None, noise: float) -> float:
-    return floor + max(noise, 0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))
+def _raise(floor: float, ideal: float | None) -> float:
+    return floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))

@@ -234,7 +234,7 @@ def check_learning(
         RunError: In no way of training with the standard loss that was tried has the network learned more than a constant
             prediction, or than an untrained one.
     """
-    highest, noise = ladder.highest, 0.0 if resolution is None else resolution.error
+    highest, noise = ladder.highest, 0.0 if resolution is None else resolution.single
     if floor.is_beaten(highest, noise=noise):
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
@@ -243,7 +243,7 @@ def check_learning(
             )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
-    uncertain = f"a difference of two scores on it is uncertain by {figure(noise)}" if noise else ""
+    uncertain = f"a score on it is uncertain by {figure(noise)}" if noise else ""
     raise RunError(
         f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: "
         f"{'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {_advise(task, reference)} To search anyway: "
@@ -344,8 +344,7 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
             ladder = climb_ladder(evaluator, configuration.seed, ENOUGH, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:
-        best, untrained = ladder and ladder.best and ladder.best.mean, settings.untrained
-        say(resolution.describe(None if best is None or untrained is None else best - untrained))
+        say(resolution.describe(_measure_floor(evaluator, settings).measure_gain(ladder and ladder.highest)))
     after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
     drive.forecast.expect(after, record.outcomes)
     return ladder, resolution

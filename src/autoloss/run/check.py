@@ -143,8 +143,7 @@ class TaskCheck:
             yield f"  without learning: {self.floor.describe()}"
         yield from self._describe_ladder()
         if self.resolution is not None:
-            best, untrained = self.ladder and self.ladder.best and self.ladder.best.mean, self.floor.untrained
-            yield f"  {self.resolution.describe(None if best is None or untrained is None else best - untrained)}"
+            yield f"  {self.resolution.describe(self.floor.measure_gain(self.ladder and self.ladder.highest))}"
         yield f"  one rejection test: {self.seconds_per_candidate:.3f} s"
         if self.search_seconds is not None and self.final_seconds is not None:
             yield (
@@ -162,7 +161,7 @@ class TaskCheck:
             return
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
-        highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.error
+        highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.single
         # Of one branch the ideal score is known: its samples have the metric of the task.
         ideal = self.branches[0].best if len(self.branches) == 1 else None
         if highest is not None and ideal is not None and not self.floor.is_beaten(highest, ideal, noise):

@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from autoloss import zoo
-from autoloss.comparison.baselines import SEVERAL_CHANNELS
+from autoloss.comparison.baselines import fits
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.rejection.reasons import Reason
@@ -161,10 +161,7 @@ def _resolve(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) ->
 
 def _list_shelf(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the losses of the shelf that fit, each on one branch, with the standard loss on the others; branches take turns."""
-    fitting = [
-        [(name, entry.name) for entry in zoo.SHELF if branch.fits(entry.activation, SEVERAL_CHANNELS)]
-        for name, branch in task.branches.items()
-    ]
+    fitting = [[(name, entry.name) for entry in zoo.SHELF if fits(entry, name, task)] for name in task.branches]
     # A small budget does not reach all: it shall reach some of each branch.
     for name, entry in filter(None, chain.from_iterable(zip_longest(*fitting))):
         yield entry if len(task.branches) == 1 else f"{name}: {entry}", {**task.standard, name: entry}

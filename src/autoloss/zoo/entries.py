@@ -236,6 +236,8 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/tversky_bce": ("usual", "space"),
     "baseline/huber": ("usual", "any"),
     "shelf/absolute_error": ("usual", "any"),
+    "shelf/poisson": ("usual", "any"),
+    "shelf/squared_log": ("usual", "any"),
     "baseline/quantile_10": ("usual", "rows"),
     "baseline/quantile_90": ("usual", "rows"),
     "baseline/wce": ("full", "any"),

@@ -29,6 +29,7 @@ class Entry:
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
         title: Common name, if it differs from `name`.
+        positive: Whether it fits only positive predictions of targets that are not negative.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Entry:
     factory: Callable[[Branch], BranchLoss] | None = None
     members: Mapping[str, Entry] = field(default_factory=dict)
     title: str = ""
+    positive: bool = False
 
     @property
     def formulas(self) -> Mapping[str, str]:

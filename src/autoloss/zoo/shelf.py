@@ -87,6 +87,12 @@ quantile_75 | 75 % quantile loss | quantile loss: a prediction too low costs thr
 weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
 """,
+    "none, positive": """
+poisson | Poisson loss | negative log-likelihood of counts | p - y * log(p)
+    Cameron & Trivedi, 1998, Regression Analysis of Count Data
+squared_log | squared logarithmic error | squared error of the logarithms of one more | (log(1 + p) - log(1 + y))**2
+    Hyndman & Koehler, 2006, Another Look at Measures of Forecast Accuracy: errors on a logarithmic scale
+""",
     "pair_probability": f"""
 pair_exponential | exponential loss of pairs | exponential loss of the difference of scores | y * (1 - p) / p
     {BOOST}
@@ -110,10 +116,18 @@ difference_hinge | hinge loss of differences | hinge loss of the difference of s
     Joachims, 2005, A Support Vector Method for Multivariate Performance Measures
 """,
 }
-"""Activation → name, title, description and formula of each loss, with its source below."""
+"""Activation, and what predictions have to be, → name, title, description and formula of each loss, with its source below."""
 
 SHELF = tuple(
-    Entry(f"shelf/{name}", description, source, activation=activation, formula=formula, title=title)
-    for activation, table in _TABLES.items()
+    Entry(
+        f"shelf/{name}",
+        description,
+        source,
+        activation=activation,
+        formula=formula,
+        title=title,
+        positive=bool(positive),
+    )
+    for (activation, _, positive), table in ((key.partition(", "), table) for key, table in _TABLES.items())
     for name, title, description, formula, source in read_rows(table, lines=2)
 )
