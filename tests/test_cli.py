@@ -64,6 +64,23 @@ def tabular_directory(directory, tmp_path):
     return path
 
 
+def test_a_comparison_of_fewer_seeds_is_shown_beside_the_one_that_judges_the_run(tmp_path, capsys):
+    settings = {**SETTINGS, "final.confirm": 1, "final.compare": 1, "final.compare_seeds": 3}
+    task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    autoloss.search(
+        task, start=["baseline/ce"], evaluations=2, workers=0, directory=tmp_path / "run", settings=settings
+    )
+    with Store(tmp_path / "run", write=True) as store:
+        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}))
+    capsys.readouterr()
+    assert run("compare", tmp_path / "run", "--seeds", 2, "--baselines", "all", "--workers", 0) == 0
+    said, beside = capsys.readouterr()
+    assert "The verdict is still that of the comparison over 3 training seeds" in beside
+    this, judging = re.split(r"test split\s*\n", said.partition("test split, 2 training seeds")[2])
+    assert "weighted cross entropy" in this
+    assert "weighted cross entropy" not in judging
+
+
 @pytest.fixture
 def csv(tmp_path):
     path = tmp_path / "table.csv"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import autoloss
 from autoloss.errors import RequestError
 from autoloss.settings import Configuration
 from tests.screens import screen
@@ -113,6 +114,14 @@ def test_a_broken_task_file_gets_one_screen(name, capsys, elsewhere):
     assert found in said
     assert expected in said
     assert not (elsewhere / "runs").exists()
+
+
+@pytest.mark.parametrize(("given", "said"), [(None, "task is None"), (lambda: None, "Call it"), (3, "task is an int")])
+def test_what_is_no_task_is_named(given, said):
+    with pytest.raises(RequestError, match=said):
+        autoloss.search(given)
+    with pytest.raises(RequestError, match=said):
+        autoloss.check(given)
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,16 @@ def compare(
 
     further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
     with resuming(context):
-        scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say)
+        rows = scoring.compare(
+            directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say
+        )
     found = open_run(directory)
     summary = summarize(found)
     if as_json:
         print_json({key: summary.to_dict()[key] for key in ("verdict", "identity", "comparison")})
         return
+    if [row.entrant for row in rows] != [row.entrant for row in found.comparison]:
+        console_of().print(comparison_of(found, f"{directory}, test split, {seeds} training seeds", further, rows))
     print_lines(*summary.verdict.text)
     console_of().print(comparison_of(found, f"{directory}, test split", further))
     print_lines(*map(str, summary.verdict.steps))

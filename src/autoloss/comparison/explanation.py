@@ -296,7 +296,8 @@ class Explanation:
         own = [self._find_own_share(control, row) for control, row, _ in self.main]
         names = [one.name for one in own if one.share is not None]
         parts = [f"{one.name} {one.write()}" for one in own if one.low is not None and one.low > 0]
-        sentences = [f"None of these explains the gain: {', '.join(names)}." if names else "No cause was identified."]
+        gain = "all of the gain" if parts else "the gain"
+        sentences = [f"None of these explains {gain}: {', '.join(names)}." if names else "No cause was identified."]
         sentences += [f"They account for a part of it: {', '.join(parts)}."] if parts else []
         return " ".join([*sentences, *(f"{one.text} has no score." for one, row, _ in self.main if row.mean is None)])
 

@@ -17,7 +17,7 @@ BEST = 4
 LARGE = 0.5
 """Share of what the standard loss gains over predictions without learning above which a split is called too small."""
 
-MORE = "Give more validation data or, where the task takes them, several partitions of all data: Data(folds=5) or --set folds=5."
+MORE = "Give more validation data or, where the task takes them, more partitions of all data, as in Data(folds=5) or --set folds=5."
 
 
 @dataclass(frozen=True, slots=True)

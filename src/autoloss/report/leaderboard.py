@@ -172,11 +172,15 @@ def comparison_table(
     )
 
 
-def comparison_of(search: Search, title: str, also: Sequence[str] | None = None) -> Table:
-    """Return the comparison of a run as a table."""
-    formulas = [row.entrant.loss for row in search.comparison if not row.entrant.baseline]
+def comparison_of(
+    search: Search, title: str, also: Sequence[str] | None = None, rows: Sequence[Row] | None = None
+) -> Table:
+    """Return the comparison that judges a run, or another one, as a table."""
+    judgement = search.judgement if rows is None else None
+    rows = search.comparison if rows is None else rows
+    formulas = [row.entrant.loss for row in rows if not row.entrant.baseline]
     identities = {formula: one.identity for formula, one in simplify_formulas(search, formulas).items()}
-    return comparison_table(title, search.comparison, columns_of(also, search), search.judgement, identities)
+    return comparison_table(title, rows, columns_of(also, search), judgement, identities)
 
 
 def write_p_value(row: Row, judgement: Judgement | None) -> str:

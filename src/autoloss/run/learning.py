@@ -55,6 +55,7 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
     >>> autoloss.learn(["iris"], "mine.npz", prior="none").sources
     1
     """
+    runs = [runs] if isinstance(runs, str | Path) else runs
     learnt = {str(run): learn_run(open_run(run)) for run in runs}
     if not learnt:
         raise RequestError("There is no run to learn from; name the folders of one or several.", argument="runs")

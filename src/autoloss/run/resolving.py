@@ -29,6 +29,11 @@ def refer_to_task(
     """Return how a run refers to its task, which is not made yet."""
     options = {**({} if metric is None else {"metric": absolute_name(metric)}), **(options or {})}
     if not isinstance(task, Task):
+        if not isinstance(task, str):
+            called = " Call it: it may return one." if callable(task) else ""
+            raise RequestError(
+                f"task is {name_kind(task)}; expected an autoloss.Task or its name.{called}", argument="task"
+            )
         absolute = {option: _absolute_path(value) for option, value in options.items()}
         return TaskReference(absolute_name(task), absolute, frozen or {})
     if options:
