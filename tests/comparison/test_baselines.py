@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autoloss.comparison.baselines import baselines, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
-from autoloss.comparison.confirm import _find_untried, _list_own, compare_with_baselines
+from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import (
@@ -193,6 +193,19 @@ def test_the_standard_loss_comes_with_the_rate_that_the_ladder_found_on_several_
         tuple(Rung(one, 1.0, (0.8,)) for one in (*tuned, replace(standard, learning_rate=0.3))), 2.0, "baseline/ce"
     )
     assert not _find_untried(ladder, made)
+
+
+def test_the_leading_rival_is_also_trained_as_the_loss_found_is():
+    found = Entrant("#7 (steps of one norm, 3 × the learning rate)", "mul(y, p)", 3.0, step_rule="one_norm")
+    leading = Entrant("#2 Brier score", "0.5 * square(add(p, neg(y)))", known=True)
+    ranked = [Row(one, ()) for one in (found, leading, Entrant("cross entropy", "baseline/ce", baseline=True))]
+    (alike,) = _train_alike(found, ranked, [row.entrant for row in ranked])
+    assert (alike.loss, alike.learning_rate, alike.step_rule, alike.known) == (leading.loss, 3.0, "one_norm", True)
+    assert alike.label == "#2 Brier score (steps of one norm, 3 × the learning rate)"
+    # Once is enough, and a loss is no rival of itself.
+    assert not list(_train_alike(found, ranked, [alike]))
+    itself = replace(found, label="#2", loss="0.500 * mul(y, p)", known=True)
+    assert not list(_train_alike(found, [Row(itself, ())], []))
 
 
 def test_the_standard_loss_is_trained_as_the_ladders_best_with_class_weights_is():

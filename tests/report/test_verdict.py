@@ -96,6 +96,13 @@ def test_p_values_are_those_of_scipy_corrected_by_holm():
     assert judgement.to_dict()["interval"] == pytest.approx(half)
 
 
+def test_a_known_loss_is_one_hypothesis_by_its_name_and_as_a_candidate():
+    named = row("ce", 0.4, 0.45, 0.6, baseline=True)
+    named = replace(named, entrant=replace(named.entrant, loss="baseline/ce"))
+    candidate = replace(named, entrant=Entrant("#0 cross entropy", "0.500 * neg(mul(y, log(p)))", known=True))
+    assert judge_comparison([row("#1", 0.5, 0.6, 0.71), named, candidate], 1).baselines == 1
+
+
 def test_what_is_significant_alone_may_not_be_among_many_baselines():
     one = [row("#1", 0.5, 0.6, 0.71), ce(0.4, 0.45, 0.6)]
     assert judge_comparison(one, 1).is_win

@@ -356,6 +356,7 @@ def test_what_a_recipe_says_of_functions_is_their_name():
     [
         ({"optimizer": lambda parameters: torch.optim.AdamW(parameters)}, r"called with the parameters and lr=…"),
         ({"optimizer": lambda parameters, lr: "adam"}, "expected a torch.optim.Optimizer"),
+        ({"optimizer": torch.optim.LBFGS}, r"is a LBFGS, whose step\(\) needs a closure"),
         ({"schedule": lambda optimizer: None}, "called with an optimizer and the number of steps"),
         ({"schedule": lambda optimizer, steps: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}, "step alone"),
     ],

@@ -221,7 +221,7 @@ def _list_ways(
 def _train_alike(found: Entrant, ranked: Sequence[Row], entrants: Sequence[Entrant]) -> Iterator[Entrant]:
     """Yield the leading rival trained as the loss found is: else the luck of the rates that the valid split chose decides."""
     for rival in [row.entrant for row in ranked if row.entrant.baseline or row.entrant.known]:
-        if rival.loss != found.loss:
+        if write_trees(rival.loss) != write_trees(found.loss):
             alike = replace(
                 found, label=rival.name, loss=rival.loss, baseline=rival.baseline, known=rival.known
             ).spell_out()
