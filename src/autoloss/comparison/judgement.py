@@ -9,7 +9,6 @@ from typing import Any
 
 from autoloss.comparison.entrant import Row, compare_paired, sort_by_mean
 from autoloss.comparison.noise import Estimate
-from autoloss.comparison.record import write_trees
 
 SIGNIFICANT = 0.05
 """A corrected p-value below this is called significant."""
@@ -94,7 +93,7 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
     found = next((row for row in rows if number is not None and row.entrant.number == number), None)
     known = [row for row in sort_by_mean(rows) if row.entrant.baseline or row.entrant.known]
     rivals = [row for row in known if row is not found and row.mean is not None]
-    losses = len({_write_loss(row) for row in rivals})
+    losses = len({_name_loss(row) for row in rivals})
     if found is None:
         return Judgement(Standing.NOT_COMPARED)
     if found.mean is None:
@@ -129,18 +128,18 @@ def _correct_by_loss(rivals: Sequence[Row], p_values: Mapping[str, float | None]
     """
     best: dict[str, str] = {}
     for row in rivals:
-        best.setdefault(_write_loss(row), row.entrant.label)
+        best.setdefault(_name_loss(row), row.entrant.label)
     corrected: dict[str, float] = {}
     for row in rivals:
-        labels = {**best, _write_loss(row): row.entrant.label}.values()
+        labels = {**best, _name_loss(row): row.entrant.label}.values()
         found = correct_by_holm({label: p_values[label] for label in labels})
         corrected |= {label: value for label, value in found.items() if label == row.entrant.label}
     return corrected
 
 
-def _write_loss(row: Row) -> str:
-    """Write the loss of a row: a known loss is the same under its name and under the number of a candidate."""
-    return str(sorted(write_trees(row.entrant.loss).items()))
+def _name_loss(row: Row) -> str:
+    """Name the loss of a row: a known loss is the same under its name and under the number of a candidate."""
+    return row.entrant.name.removeprefix(f"#{row.entrant.number} ")
 
 
 def correct_by_holm(p_values: Mapping[str, float | None]) -> dict[str, float]:

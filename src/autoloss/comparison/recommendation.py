@@ -56,11 +56,10 @@ class Recommendation:
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
     """Recommend a loss, by a comparison over the same training seeds.
 
-    Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the
-    plainest of those that are not behind the best by more than a standard error (of the difference, and of the best's own mean)
-    on the valid and the test split together; of equally plain ones the standard loss at its best rate. The loss found takes its
-    place only where it is significantly ahead of all of these on the test split, which did not choose it (p < 0.05 over training
-    seeds and examples): what is new needs more evidence than what others have used.
+    Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the best
+    on the valid and the test split together; of equal ones the standard loss at its best rate. The loss found takes its place only
+    where it is significantly ahead of all of these on the test split, which did not choose it (p < 0.05 over training seeds and
+    examples): what is new needs more evidence than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -85,14 +84,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
     # The first of equal ones stays.
     known.sort(key=lambda row: row is not first)
-    best = max(known, key=lambda row: weigh_lead(row, first)[0])
-    _, widest = combine([one for one in (best.score.estimate, best.valid.estimate) if one is not None])
-    # What is itself unsteady would be near everything by the error of the difference alone.
-    leads = [(row, *weigh_lead(best, row)) for row in known if row is first or weigh_lead(row, first)[0] > 0]
-    near = [row for row, lead, error in leads if row is best or lead <= min(error, widest)]
-    chosen: Row = min(near, key=lambda row: row.entrant.count_changes(standard))
+    # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
+    chosen = max(known, key=lambda row: _weigh_lead(row, first))
     origin = _find_origin(chosen.entrant, standard, ladder)
-    reason = "Nothing else that was known before is ahead of it by more than a standard error."
+    reason = "Nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
     others.sort(key=lambda row: row.entrant.way == chosen.entrant.way)
@@ -121,10 +116,10 @@ def _is_tuned(row: Row) -> int:
     return 0 if others else 1 + ((row.entrant.learning_rate, row.entrant.scale) != (1.0, 1.0))
 
 
-def weigh_lead(row: Row, than: Row) -> tuple[float, float]:
-    """Return a row's lead on the valid and test splits, which both may choose between known losses, and its standard error."""
+def _weigh_lead(row: Row, than: Row) -> float:
+    """Return a row's lead on the valid and test splits, which both may choose between known losses."""
     pairs = compare_paired(row.score, than.score), compare_paired(row.valid, than.valid)
-    return combine([pair for pair in pairs if pair is not None])
+    return combine([pair for pair in pairs if pair is not None])[0]
 
 
 def _subtract(row: Row, than: Row) -> Estimate:

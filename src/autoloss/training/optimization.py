@@ -38,8 +38,8 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
         raise RequestError(f"The recipe's optimizer made {describe(made)}; expected a torch.optim.Optimizer.")
     if any(one.default is one.empty for one in inspect.signature(made.step).parameters.values()):
         raise RequestError(
-            f"The recipe's optimizer is {name_kind(made)}, whose step() needs a closure; expected one whose step() takes no argument, "
-            "such as torch.optim.AdamW."
+            f"The recipe's optimizer is {name_kind(made)}, whose step() needs a closure; expected one without, such as "
+            "torch.optim.AdamW."
         )
     return made
 
