@@ -257,7 +257,7 @@ def test_a_standard_loss_without_a_gradient_gives_no_scale(monkeypatch: pytest.M
 
     def scaled(configuration: Configuration, standard: Expression | BranchLoss | None) -> bool:
         monkeypatch.setattr(Evaluator, "find_standard", lambda self, branch: standard)
-        return Evaluator(task, {"main": reference.samples}, configuration).get_tester("main").scales
+        return Evaluator(task, {"main": reference.samples}, configuration).get_tester("main").scale is not None
 
     configuration = Configuration().changed({"search.scale": True, "rejection.samples": 2, "rejection.steps": 5})
     for text, scales in ((CE, True), ("p * 0 + y", False), ("exp(exp(exp(exp(exp(exp(y + p))))))", False)):

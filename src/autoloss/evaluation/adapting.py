@@ -85,7 +85,7 @@ def _adapt_scale(evaluator: Evaluator, say: Say) -> Evaluator:
     for branch in evaluator.task.branches:
         if branch not in evaluator.task.standard:
             obstacle = f"the task has no standard loss for the branch {branch}"
-        elif not evaluator.get_tester(branch).scales:
+        elif evaluator.get_tester(branch).scale is None:
             obstacle = f"the gradient of the standard loss of the branch {branch} is zero or not finite on the samples"
         else:
             continue

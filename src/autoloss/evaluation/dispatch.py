@@ -135,18 +135,16 @@ class Dispatcher:
             case Lost():
                 reason, trace = outcome.detail, ""
         if isinstance(job, RejectionBatch):
-            raise _describe_failed_test(reason, trace)
+            request = reason.removeprefix(f"{RequestError.__name__}: ")
+            if request == reason:
+                raise RunError(f"Testing losses failed: {reason}\n{trace}".rstrip())
+            # The samples of a run that began with them no longer serve.
+            raise RunError(
+                f"Losses cannot be tested. {request} If the task has changed, restore it, or start a new run."
+            )
         self.failed += 1
         text = keep_text(f"{reason}\n{trace}".rstrip(), REASON_CHARACTERS)
         return Outcome(state=State.FAILED, reason=text, seconds=outcome.seconds)
-
-
-def _describe_failed_test(reason: str, trace: str) -> RunError:
-    request = reason.removeprefix(f"{RequestError.__name__}: ")
-    if request == reason:
-        return RunError(f"Testing losses failed: {reason}\n{trace}".rstrip())
-    # The samples of a run that began with them no longer serve.
-    return RunError(f"Losses cannot be tested. {request} If the task has changed, restore it, or start a new run.")
 
 
 def run_jobs(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[CompletedJob]:

@@ -42,7 +42,7 @@ class RejectionTester:
         scale: ScaleMeasure | None = None,
         partly: Engine | None = None,
     ) -> None:
-        self._scale, self._partly = scale, partly
+        self.scale, self._partly = scale, partly
         self.engine = engine
         branch, off = engine.branch, set(configuration.space.without)
         if configuration.evolution.valid_draws:
@@ -55,11 +55,6 @@ class RejectionTester:
         self._known: dict[bytes, bool] = {}
         self._learnt = 0
         self._tested: dict[str, Attempt] = {}
-
-    @property
-    def scales(self) -> bool:
-        """True if losses are brought to the scale of the standard one."""
-        return self._scale is not None
 
     def parse(self, text: str) -> Expression:
         """Parse a formula of the branch, in which the run's own operators may stand."""
@@ -119,12 +114,12 @@ class RejectionTester:
         for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
             reason = verdict.reason.name if verdict.reason else None
             results[i] = results[i]._replace(reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
-        if self._scale is not None:
+        if self.scale is not None:
             # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here. A
             # verdict that was told does not change.
             for i, attempt in enumerate(results):
                 if attempt.key and self._known.get(attempt.key, True):
-                    scaled = self._scale.measure(trees[i], gradients[i])
+                    scaled = self.scale.measure(trees[i], gradients[i])
                     results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
         return results
 

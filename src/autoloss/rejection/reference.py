@@ -49,11 +49,9 @@ def simulate(expression: Expression, branch: Branch, reference: Reference, setti
 class ReferenceDescent(Descent):
     """SGD with momentum on the raw predictions of each sample, on the plain sum of the loss."""
 
-    def __init__(
-        self, expression: Expression, branch: Branch, reference: Reference, settings: ProtocolSettings
-    ) -> None:
+    def __init__(self, tree: Expression, branch: Branch, reference: Reference, settings: ProtocolSettings) -> None:
         super().__init__(branch, reference)
-        self._expression = expression
+        self._tree = tree
         self._settings = settings
         self._states: dict[int, tuple[Tensor, Tensor]] = {}
         """Sample → prediction and velocity."""
@@ -64,7 +62,7 @@ class ReferenceDescent(Descent):
         prediction, velocity = self._states.get(sample) or (start.detach().float().clone(), torch.zeros(()))
         for number in range(taken, step):
             prediction.requires_grad_(True)
-            value = plain_sum(output(self._expression, self.branch, prediction, context), mask)
+            value = plain_sum(output(self._tree, self.branch, prediction, context), mask)
             if not value.requires_grad:
                 return Reason.NO_GRADIENT
             (gradient,) = torch.autograd.grad(value, prediction)

@@ -93,9 +93,8 @@ def _measure_mean(loss: BranchLoss, branch: Branch, sample: Sample) -> float:
 def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:
     """Return the samples with half of the positions moved towards the ideal prediction."""
     generator = torch.Generator().manual_seed(seed)
-    return replace(
-        reference, samples=tuple(move_half_to_ideal(branch, sample, generator) for sample in reference.samples)
-    )
+    samples = tuple(move_half_to_ideal(branch, sample, generator) for sample in reference.samples)
+    return replace(reference, samples=samples)
 
 
 def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:
@@ -106,6 +105,5 @@ def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generato
     step = branch.step_to_ideal
     if branch.overshoots:
         step = torch.where(drawn < SHARE_RIGHT / 2, 2 - step, step).to(prediction)
-    return replace(
-        sample, prediction=torch.where(drawn < SHARE_RIGHT, prediction + step * (ideal - prediction), prediction)
-    )
+    moved = prediction + step * (ideal - prediction)
+    return replace(sample, prediction=torch.where(drawn < SHARE_RIGHT, moved, prediction))

@@ -124,42 +124,34 @@ class _Recorder:
 
     def backward(self, instruction: Instruction) -> None:
         """Propagate the derivative of an instruction's result to its operands."""
-        if not self.writer.active[instruction.to] or instruction.op is Op.SPREAD:
+        writer = self.writer
+        if not writer.active[instruction.to] or instruction.op is Op.SPREAD:
             return
-        slope = self.slope_of(instruction.to)
-        a, b = (Scaled(self.writer.source.get(one, one), 1.0, 1.0) for one in (instruction.a, instruction.b))
-        result = unscaled(instruction.to)
-        varies = self.writer.varies[instruction.to]
+        slope, varies = self.slope_of(instruction.to), writer.varies[instruction.to]
+        a, b = (Scaled(writer.source.get(one, one), 1.0, 1.0) for one in (instruction.a, instruction.b))
         assert a.register is not None
         match instruction.op:
             case Op.SUM_CHANNELS | Op.SUM_POSITIONS:
-                self.give(a.register, slope, self.writer.varies[a.register])
+                self.give(a.register, slope, writer.varies[a.register])
             case Op.MULTIPLY if a == b:
-                self.give(a.register, self.writer.scale(self.writer.multiply(slope, a), constant(2.0)), varies)
+                self.give(a.register, writer.scale(writer.multiply(slope, a), constant(2.0)), varies)
             case Op.MULTIPLY:
-                assert b.register is not None
-                self.give(
-                    a.register, self.writer.multiply(slope, b) if self.writer.active[a.register] else slope, varies
-                )
-                self.give(
-                    b.register, self.writer.multiply(slope, a) if self.writer.active[b.register] else slope, varies
-                )
+                for one, other in ((a, b), (b, a)):
+                    if one.register is not None and writer.active[one.register]:
+                        self.give(one.register, writer.multiply(slope, other), varies)
             case Op.COMBINE:
                 assert b.register is not None
-                self.give(a.register, self.writer.scale(slope, instruction.factor), varies)
-                self.give(b.register, self.writer.scale(slope, instruction.second), varies)
+                self.give(a.register, writer.scale(slope, instruction.factor), varies)
+                self.give(b.register, writer.scale(slope, instruction.second), varies)
             case Op.SHIFT:
-                self.give(a.register, self.writer.scale(slope, instruction.factor), varies)
+                self.give(a.register, writer.scale(slope, instruction.factor), varies)
             case Op.POOL:
-                found = self.writer.emit(
-                    Op.POOL_SLOPE, varies, a, self.writer.fill(slope, varies), factor=instruction.factor
-                )
-                self.give(a.register, self.writer.scale(found, instruction.factor), varies)
+                found = writer.emit(Op.POOL_SLOPE, varies, a, writer.fill(slope, varies), factor=instruction.factor)
+                self.give(a.register, writer.scale(found, instruction.factor), varies)
             case _:
-                derivative = self.derivative(instruction.op, Scaled(a.register, *instruction.factor[1:]), result)
-                self.give(
-                    a.register, self.writer.scale(self.writer.multiply(slope, derivative), instruction.factor), varies
-                )
+                argument = Scaled(a.register, *instruction.factor[1:])
+                derivative = self.derivative(instruction.op, argument, unscaled(instruction.to))
+                self.give(a.register, writer.scale(writer.multiply(slope, derivative), instruction.factor), varies)
 
     def slope_of(self, register: int) -> Scaled:
         first, *others = self.slopes[register]

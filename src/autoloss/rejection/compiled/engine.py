@@ -145,10 +145,9 @@ class CompiledEngine(Engine):
         programs = self._programs[1]
         layout, masked = sample.layout, sample.is_masked
         if (layout, masked) not in programs:
+            registers, plain = tuple(self._registers.items()), sample.activation == PLAIN
             bounds = None if self._bounds is None else tuple(self._bounds.items())
-            programs[layout, masked] = _translate(
-                expression.symbols, tuple(self._registers.items()), layout, masked, bounds, sample.activation == PLAIN
-            )
+            programs[layout, masked] = _translate(expression.symbols, registers, layout, masked, bounds, plain)
         return programs[layout, masked]
 
     def run(

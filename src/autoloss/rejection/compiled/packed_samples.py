@@ -108,8 +108,12 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
     if branch.kernel in PAIR_KERNELS.values():
         return _pack_scores(branch, sample, direction)
     raw = spatial(sample.prediction.detach()).cpu()
-    layout = _make_layout(branch, raw)
-    one_logit = layout.channels > raw.shape[1]
+    planes, channels, height, width = _flatten_depth(raw).shape
+    one_logit = branch.kernel not in ("none", "box") and channels == 1
+    depth = raw.shape[2] if raw.ndim == 5 else 1
+    layout = Layout(planes, 2 if one_logit else channels, height, width, depth=depth)
+    if branch.kernel == "box":
+        layout = Layout(planes, 1, height, width, raw=channels, given=GIVEN)
 
     def pack(tensor: Tensor) -> Packed:
         full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
@@ -154,21 +158,10 @@ def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Range] | None:
     """Return the bounds of p, y and the mask over all samples, or None where p is not the result of a softmax or sigmoid."""
     if not samples or samples[0].activation in (PLAIN, BOX, DIFFERENCE):
         return None
-    ends = [
-        float(end) for sample in samples for end in (sample.target[np.float64].min(), sample.target[np.float64].max())
-    ]
-    weights = [sample.mask for sample in samples if sample.mask is not None]
-    largest = max([1.0, *(float(weight.max()) for weight in weights)])
-    return {P_REGISTER: PROBABILITY, Y_REGISTER: Range(min(ends), max(ends)), MASK_REGISTER: Range(0.0, largest)}
-
-
-def _make_layout(branch: Branch, raw: Tensor) -> Layout:
-    planes, channels, height, width = _flatten_depth(raw).shape
-    depth = raw.shape[2] if raw.ndim == 5 else 1
-    if branch.kernel == "box":
-        return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
-    one_logit = branch.kernel != "none" and channels == 1
-    return Layout(planes, 2 if one_logit else channels, height, width, depth=depth)
+    targets = [sample.target[np.float64] for sample in samples]
+    ends = Range(min(float(one.min()) for one in targets), max(float(one.max()) for one in targets))
+    largest = max([1.0, *(float(sample.mask.max()) for sample in samples if sample.mask is not None)])
+    return {P_REGISTER: PROBABILITY, Y_REGISTER: ends, MASK_REGISTER: Range(0.0, largest)}
 
 
 def _flatten_depth(tensor: Tensor) -> Tensor:

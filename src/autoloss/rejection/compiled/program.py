@@ -90,9 +90,7 @@ def _cut_blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.u
     """Split the instructions where their time changes; the block at `end`, with the optimisation step, always exists."""
     times = [one[:2] for one in instructions]
     starts = sorted({*times, (1, end)})
-    rows = [
-        (time % 2 == 0, bisect_left(times, (stage, time)), bisect_right(times, (stage, time))) for stage, time in starts
-    ]
+    rows = [(start[1] % 2 == 0, bisect_left(times, start), bisect_right(times, start)) for start in starts]
     return np.array(rows, np.uint64), sum(stage == 0 for stage, _ in starts)
 
 

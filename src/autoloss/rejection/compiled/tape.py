@@ -270,27 +270,12 @@ class Writer:
         return slope
 
 
-Number = np.float32 | np.float64
-
-
-def _inverse(x: Number) -> Number:
-    return type(x)(1) / (x + type(x)(EPSILON))
-
-
-def _log(x: Number) -> Number:
-    return np.sign(x) * np.log(np.abs(x) + type(x)(EPSILON))
-
-
-def _sqrt(x: Number) -> Number:
-    return np.sign(x) * np.sqrt(np.abs(x) + type(x)(EPSILON))
-
-
-_FOLD: dict[Op, Callable[[Number], Any]] = {
+_FOLD: dict[Op, Callable[[np.float32 | np.float64], Any]] = {
     Op.ABS: np.abs,
-    Op.INV: _inverse,
-    Op.LOG: _log,
+    Op.INV: lambda x: type(x)(1) / (x + type(x)(EPSILON)),
+    Op.LOG: lambda x: np.sign(x) * np.log(np.abs(x) + type(x)(EPSILON)),
     Op.EXP: np.exp,
     Op.TANH: np.tanh,
-    Op.SQRT: _sqrt,
+    Op.SQRT: lambda x: np.sign(x) * np.sqrt(np.abs(x) + type(x)(EPSILON)),
 }
 """Constants are folded in both precisions: 1 + ε is 1 in one of them only."""
