@@ -189,7 +189,7 @@ def test_a_table_of_the_best_is_read_with_one_look_at_the_file(tmp_path, monkeyp
     found = open_run(directory)
     assert [best.id for best in found.top(3)] == [29, 28, 27]
     assert found.best.id == 29
-    assert found.reader.count == 30
+    assert len(found.reader.settled) == 30
     assert sum(path.startswith("file:") for path in opened) == 1
 
 

@@ -94,8 +94,10 @@ def make_card(name: str) -> Card:
     """
     entry = get_entry(name)
     singles = list(entry.members.values()) or [entry]
-    terms = {one.name: simplify(one.formula, cast("Kernel", one.activation)) for one in singles if one.formula}
+    formulas = [one for one in singles if one.formula]
+    terms = {one.name: simplify(one.formula, cast("Kernel", one.activation)) for one in formulas}
     standard = _get_standard(singles[0])
+    drawn = [draw_kind(parse(one.formula), _KINDS[one.activation], "", one.name, standard.name) for one in formulas]
     weights = measure_states(entry) if not entry.members else {}
     title = standard.title or standard.name
     return Card(
@@ -108,7 +110,7 @@ def make_card(name: str) -> Card:
         words=[] if entry.name == standard.name else list(describe_weights(weights, title)),
         evidence=[describe_evidence(row) for row in read_evidence().get(name, ())],
         code=write_code(entry),
-        shapes=[shape for one in singles if one.formula and (shape := _draw(one, standard))],
+        shapes=[shape for shape in drawn if shape is not None],
     )
 
 
@@ -128,11 +130,6 @@ def write_code(entry: Entry) -> str:
     if not options:
         return f'loss = autoloss.zoo.get("{entry.name}")'
     return f'criterion = autoloss.zoo.get("{entry.name}").criterion({options})'
-
-
-def _draw(entry: Entry, standard: Entry) -> Shape | None:
-    """Plot the value and the gradient of a loss with a formula and those of the standard loss."""
-    return draw_kind(parse(entry.formula), _KINDS[entry.activation], "", entry.name, standard.name)
 
 
 def measure_states(entry: Entry) -> dict[str, float]:

@@ -75,14 +75,13 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     """Print one loss."""
     steps = values["lineage"]
     short = any(step["fidelity"] != 1 for step in steps) or bool(values["promoted_to"])
-    lines = [
+    for line in (
         Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"),
         *_describe_formula(values),
         *_describe_outcome(values, short),
         *_describe_test(values),
         *_draw_curve(values["curve"]),
-    ]
-    for line in lines:
+    ):
         console.print(line, soft_wrap=True)
     kinds = [step["how"] for step in steps]
     columns = {

@@ -124,12 +124,11 @@ def _read_stored(path: Path, forms: Forms) -> dict[str, Readable]:
         stored = parse_json(path.read_text(encoding="utf-8"))
         if stored["release"] != __version__:
             return {}
-        return {
-            formula: Readable(
-                formula, text, line, known and {name: Identity(**one) for name, one in known.items()}, forms
-            )
-            for formula, (text, line, known) in stored["formulas"].items()
-        }
+        found: dict[str, Readable] = {}
+        for formula, (text, line, known) in stored["formulas"].items():
+            identities = known and {name: Identity(**one) for name, one in known.items()}
+            found[formula] = Readable(formula, text, line, identities, forms)
+        return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -37,9 +36,7 @@ class Status:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
         self._conclude()
@@ -77,12 +74,10 @@ class Status:
 
 def line(progress: Shown) -> str:
     """Return progress as one plain line."""
-    match progress:
-        case Pace():
-            of = "" if progress.steps is None else f"/{progress.steps}"
-            return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
-        case _:
-            return progress.describe()
+    if not isinstance(progress, Pace):
+        return progress.describe()
+    of = "" if progress.steps is None else f"/{progress.steps}"
+    return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
 
 
 def panel(progress: Shown) -> Table:

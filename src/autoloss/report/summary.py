@@ -147,7 +147,7 @@ def list_by_size(search: Search) -> list[ListedLoss]:
 
 def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]:
     """Return losses of a run as rows of a table."""
-    times_found, last = search.reader.times_found([one.id for one in chosen]), search.reader.latest
+    times_found, last = search.reader.times_found([one.id for one in chosen]), max(search.reader.settled, default=0)
     readable = simplify_formulas(search, [one.formula for one in chosen])
     return [ListedLoss(one, readable[one.formula], last - one.id, times_found[one.id]) for one in chosen]
 

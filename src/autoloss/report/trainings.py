@@ -57,9 +57,8 @@ def list_controls(found: Explanation) -> Iterator[tuple[str, str, str, str, str]
 
 def causes_table(found: Explanation) -> Table:
     """Return a table of the share of each cause."""
-    return table(
-        "Causes of the gain", ("cause", "share"), [(one.name, one.write()) for one in found.causes], CAUSES, {"cause"}
-    )
+    rows = [(one.name, one.write()) for one in found.causes]
+    return table("Causes of the gain", ("cause", "share"), rows, CAUSES, {"cause"})
 
 
 def controls_table(found: Explanation) -> Table:

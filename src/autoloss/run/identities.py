@@ -119,9 +119,16 @@ class Identifier:
     """
 
     def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
+        import torch
+
+        from autoloss.rejection.scale import move_half_to_ideal
+
         # The middle of a large image is a sample like any other.
         cut = [sample.crop([min(length, SIDE) for length in sample.prediction.shape[2:]]) for sample in samples]
-        states = _draw_states(branch, cut)
+        generator = torch.Generator().manual_seed(0)
+        # The predictions of the network, partly right ones, and random ones around the network's.
+        right = [move_half_to_ideal(branch, sample, generator) for sample in cut]
+        states = [*cut, *right, *(_scatter(branch, sample, generator) for sample in cut)]
         self._states = range(len(states))
         self._known = list(_list_known(branch, samples[0].prediction.shape[1], standard))
         self._differentiate = lambda tree, number: _differentiate(tree, branch, states[number])
@@ -161,17 +168,6 @@ def _parse(text: str, branch: Branch) -> Expression | None:
     except RequestError:
         return None
     return loss if isinstance(loss, Expression) else None
-
-
-def _draw_states(branch: Branch, samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples with the predictions of the network, partly right ones, and random ones around the network's."""
-    import torch
-
-    from autoloss.rejection.scale import move_half_to_ideal
-
-    generator = torch.Generator().manual_seed(0)
-    right = [move_half_to_ideal(branch, sample, generator) for sample in samples]
-    return [*samples, *right, *(_scatter(branch, sample, generator) for sample in samples)]
 
 
 def _scatter(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:

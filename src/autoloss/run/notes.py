@@ -187,11 +187,10 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
         same = _are_same(evaluator.samples[name], now)
         found += [] if same else [f"the samples of the branch {name} differ: its data or network changed"]
     with suppress(*FAILURES):
-        measured = (
+        for split, before, now in (
             ("valid", settings.untrained, evaluator.measure_untrained()),
             (TEST, settings.untrained_on_test, read_untrained_on_test(evaluator)),
-        )
-        for split, before, now in measured:
+        ):
             if before is None or (now is not None and math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
                 continue
             score = "has no score" if now is None else f"scores {now:.4f}"

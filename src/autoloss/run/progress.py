@@ -66,11 +66,8 @@ class Forecast:
     def expect(self, after: float, trainings: Mapping[Train, Outcome]) -> None:
         """Say what follows the search, as far as is known now, and which trainings were run before it."""
         self.after = after
-        self.trained = [
-            (job.training.fidelity * job.training.length, outcome.seconds)
-            for job, outcome in trainings.items()
-            if outcome.score is not None
-        ]
+        scored = [(job.training, outcome.seconds) for job, outcome in trainings.items() if outcome.score is not None]
+        self.trained = [(training.fidelity * training.length, seconds) for training, seconds in scored]
 
     def tell(
         self, left: float, share: float, latest: Sequence[Outcome] = (), spent: float = 0.0, seconds: float = 0.0

@@ -141,9 +141,8 @@ def replay(
 def _derive(history: History, candidate: Candidate, settle: Settle) -> Difference | None:
     """Derive the next candidate and compare it with the stored one."""
     if not history.can_begin:
-        reason = (
-            history.end or f"the candidates up to {candidate.id - history.configuration.evolution.lag} lack an outcome"
-        )
+        last = candidate.id - history.configuration.evolution.lag
+        reason = history.end or f"the candidates up to {last} lack an outcome"
         return Difference(candidate.id, "place", "a candidate", f"none: {reason}")
     draft = history.begin()
     for column, derived in (("parent", draft.plan.parent), ("kinds", draft.resolve_kinds(candidate.attempts))):
@@ -153,14 +152,8 @@ def _derive(history: History, candidate: Candidate, settle: Settle) -> Differenc
     if difference is not None:
         return difference
     stored, derived = candidate_to_row(candidate), candidate_to_row(history.complete())
-    return next(
-        (
-            Difference(candidate.id, name, stored[name], derived[name])
-            for name in stored
-            if stored[name] != derived[name]
-        ),
-        None,
-    )
+    differing = (name for name in stored if stored[name] != derived[name])
+    return next((Difference(candidate.id, name, stored[name], derived[name]) for name in differing), None)
 
 
 def _tell(history: History, candidate: Candidate, outcome: Outcome | None) -> Difference | None:
@@ -168,13 +161,11 @@ def _tell(history: History, candidate: Candidate, outcome: Outcome | None) -> Di
     if outcome is None:
         return None
     if candidate.origin is not Origin.TRAINED:
-        return Difference(
-            candidate.id, "outcome", f"its own, {outcome.state.value}", f"that of candidate {candidate.source}"
-        )
+        own = f"its own, {outcome.state.value}"
+        return Difference(candidate.id, "outcome", own, f"that of candidate {candidate.source}")
     if (outcome.state is State.SCORED) != (outcome.score is not None):
-        return Difference(
-            candidate.id, "outcome", f"{outcome.state.value} with the score {outcome.score}", "one or the other"
-        )
+        both = f"{outcome.state.value} with the score {outcome.score}"
+        return Difference(candidate.id, "outcome", both, "one or the other")
     history.tell(candidate.id, outcome)
     return None
 
@@ -204,25 +195,22 @@ def _settle_from_store(run: RunSettings, operators: Mapping[str, Operator]) -> S
                 tree = draw_attempt(candidate.id, branch, kind, at, parent, alphabets[branch], settings, seed)
                 passed.append(_restore_attempt(candidate, branch, at, str(tree), signature))
             if draft.settle(branch, passed):
-                return Difference(
-                    candidate.id, "signature", dict(candidate.signature), "another: this one is known to diverge"
-                )
+                stored = dict(candidate.signature)
+                return Difference(candidate.id, "signature", stored, "another: this one is known to diverge")
         return _take_from_store(history, draft, candidate)
 
     return settle
 
 
-def _restore_attempt(
-    candidate: Candidate, branch: str, number: int, formula: str, signature: tuple[str, ...]
-) -> Attempt:
+def _restore_attempt(candidate: Candidate, branch: str, at: int, formula: str, signature: tuple[str, ...]) -> Attempt:
     """Return an attempt that passed, with what was recorded of it if it won."""
-    if number != candidate.attempts[branch]:
-        return Attempt(number, formula, signature=signature)
+    if at != candidate.attempts[branch]:
+        return Attempt(at, formula, signature=signature)
     score, *gains = candidate.scores.get(branch, (None,))
     # The factor was measured with the gradient, like the signature.
     factor = split_factor(split_branches(candidate.loss)[branch])[0]
     simulated = branch in candidate.scores
-    return Attempt(number, formula, None, b"", signature, simulated, score, tuple(gains), factor)
+    return Attempt(at, formula, None, b"", signature, simulated, score, tuple(gains), factor)
 
 
 def _take_from_store(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
@@ -234,12 +222,10 @@ def _take_from_store(history: History, draft: Draft, candidate: Candidate) -> Di
                 return Difference(candidate.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
             (draft.accepted if passed else draft.rejected)[branch].extend(found)
             draft.counts["simulated"] += len(found) // 8
-    draft.counts.update(
-        {name: count for name, count in candidate.counts.items() if name in REASONS or name == "reused"}
-    )
+    known = {*REASONS, "reused"}
+    draft.counts.update({name: count for name, count in candidate.counts.items() if name in known})
     rejected = sum(draft.counts[name] for name in REASONS)
-    if rejected != draft.counts["sampled"] - draft.counts["passed"]:
-        expected = draft.counts["sampled"] - draft.counts["passed"]
+    if rejected != (expected := draft.counts["sampled"] - draft.counts["passed"]):
         return Difference(candidate.id, "counts", f"{rejected} rejections", f"{expected} attempts before the winners")
     return None
 
@@ -256,10 +242,8 @@ def _settle_by_testing(runner: Evaluator, rejected: Mapping[int, RejectedFormula
             if branch in draft.open:
                 found = f"too few of the first {draft.tried[branch]} at {branch} pass"
                 return Difference(candidate.id, "attempts", dict(candidate.attempts), found)
-        if draft.rejected_formulas != rejected.get(candidate.id, {}):
-            return Difference(
-                candidate.id, "rejected formulas", rejected.get(candidate.id, {}), draft.rejected_formulas
-            )
+        if draft.rejected_formulas != (stored := rejected.get(candidate.id, {})):
+            return Difference(candidate.id, "rejected formulas", stored, draft.rejected_formulas)
         return None
 
     return settle

@@ -169,9 +169,8 @@ def _name_proposer(
     name = str(prior or configuration.search.prior) if used else UNINFORMED
     name = name if name in (SHIPPED_PRIOR, UNINFORMED) else str(Path(name).resolve())
     named = name_proposer(configuration.search.proposer, proposer, archive)
-    configuration = configuration.changed(
-        {"search.proposer": named, "search.prior": name, "search.prior_digest": read_prior(name)[1]}
-    )
+    changes = {"search.proposer": named, "search.prior": name, "search.prior_digest": read_prior(name)[1]}
+    configuration = configuration.changed(changes)
     check_proposer(configuration, proposer, archive)
     return configuration
 

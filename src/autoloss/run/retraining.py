@@ -118,9 +118,8 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    entrants = _choose_learning_rates(
-        [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)], found, learning_rate, retrainer.say
-    )
+    entrants = [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)]
+    entrants = _choose_learning_rates(entrants, found, learning_rate, retrainer.say)
     seeds = entrant.training_seeds(found.configuration.seed, RETRAINING, count)
     rows = retrainer.train(entrants, seeds)
     return Retraining(retrainer.directory, retrainer.settings, _metric(name), seeds, rows, published)

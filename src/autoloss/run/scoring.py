@@ -189,7 +189,7 @@ def compare(
         if TEST not in request.task.splits:
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
         evaluator, tell = prepare(request), say or (lambda text: None)
-        note_changes(evaluator, found.settings, store, found.reader.count, tell)
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             settings, record, every = request.configuration, Record(dispatcher, store), baselines == "all"
             rows = compare_with_baselines(
@@ -253,7 +253,7 @@ def explain(
         evaluator = prepare(restore_request(found.settings, path, task, operators, trust))
         entrant = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula))
         tell = say or (lambda text: None)
-        note_changes(evaluator, found.settings, store, found.reader.count, tell)
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
         with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
             explanation, plan = explain_loss(entrant, evaluator, seeds, Record(dispatcher, store), tell)
         store.change_setting("explanation", asdict(plan))

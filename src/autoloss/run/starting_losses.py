@@ -170,17 +170,14 @@ def _list_shelf(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _read_run(directory: str) -> list[NamedLoss]:
     """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all."""
     run = open_run(directory)
-    ranking = [found.id for found in run.best_first(run.reader.count)]
+    ranking = [found.id for found in run.best_first(len(run.reader.settled))]
     numbers = set(list(dict.fromkeys([*run.reader.best_by_size, *ranking]))[:FROM_RUN])
     if not numbers:
         raise RequestError(f"No loss of the run in {directory} has a score yet; a search cannot start from it.")
     leaves = {name: tuple(found) for name, found in run.settings.leaves.items()}
     chosen = run.losses([number for number in ranking if number in numbers])
-    labels = [f"{Path(directory).name or directory} #{loss.id}" for loss in chosen]
-    return [
-        NamedLoss(label, loss.formula, directory, f"{label}: ", leaves)
-        for label, loss in zip(labels, chosen, strict=True)
-    ]
+    labelled = {f"{Path(directory).name or directory} #{loss.id}": loss.formula for loss in chosen}
+    return [NamedLoss(label, loss, directory, f"{label}: ", leaves) for label, loss in labelled.items()]
 
 
 COLLECTIONS: Mapping[str, Callable[[Task], Iterable[tuple[str, str | Mapping[str, str]]]]] = {

@@ -201,9 +201,8 @@ class Database:
             damaged: Called with the number of each damaged row, which is left out, and with the error that names it.
         """
         with self.naming_errors("read"):
-            cursor = self.connection.execute(
-                f"SELECT rowid AS {NUMBER}, * FROM main.{table} WHERE {where} ORDER BY rowid"
-            )
+            query = f"SELECT rowid AS {NUMBER}, * FROM main.{table} WHERE {where} ORDER BY rowid"
+            cursor = self.connection.execute(query)
             names = [name for name, *_ in cursor.description]
             for values in cursor:
                 row = dict(zip(names, values, strict=True))
@@ -219,9 +218,8 @@ class Database:
         """Return the error that names a damaged row and, where it can be read, its candidate."""
         candidate = row.get("candidate")
         owner = f" It belongs to candidate {candidate}." if isinstance(candidate, int) else ""
-        return StoreError(
-            f"{self.path}: row {row[NUMBER]} of {table} is damaged ({why}).{owner} Restore the file from a copy."
-        )
+        place = f"{self.path}: row {row[NUMBER]} of {table}"
+        return StoreError(f"{place} is damaged ({why}).{owner} Restore the file from a copy.")
 
     @contextmanager
     def naming_errors(self, what: str) -> Iterator[None]:
@@ -259,7 +257,7 @@ def _advise(error: Exception, path: Path) -> str:
     """Return what to do about a statement that failed."""
     if (cause := _passing_cause(error)) is not None:
         return f"{cause} and try again."
-    if _kind(error) in REFUSED:
+    if _code(error) & PRIMARY in REFUSED:
         return f"Let this user write to {path.parent} and its files, and go on with: {resume_command(path.parent)}"
     return "Restore the file from a copy, or start a new run in another directory."
 
@@ -268,13 +266,8 @@ def _passing_cause(error: Exception) -> str | None:
     """Return what to do about an error that passes without any harm to the run, None for another one."""
     if _code(error) in NO_ROOM:
         return "Make room on its disk"
-    return "Another program has locked it: close that program" if _kind(error) in LOCKED else None
+    return "Another program has locked it: close that program" if _code(error) & PRIMARY in LOCKED else None
 
 
-def _code(error: Exception) -> int | None:
-    return getattr(error, "sqlite_errorcode", None)
-
-
-def _kind(error: Exception) -> int | None:
-    code = _code(error)
-    return None if code is None else code & PRIMARY
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0)

@@ -40,6 +40,7 @@ class Reader:
 
     Attributes:
         settings: How the run was started.
+        damaged: Messages that name the damaged rows, each once.
         alive: Whether the process that drives the run lives; None where that cannot be told.
 
     Args:
@@ -61,14 +62,14 @@ class Reader:
         self._store = Store(self.directory)
         self.settings: RunSettings = self._store.settings()
         self._seen = {"candidate": -1, "training": 0, "rejected": 0}
-        self._damaged: dict[str, None] = {}
+        self.damaged: dict[str, None] = {}
         self._connection = self._store.database.connection
         self._connection.create_aggregate("pool", 6, Pool)  # pyright: ignore[reportArgumentType] - it may return text
         self._connection.executescript(read_script("views.sql"))
 
     def look(self) -> bool:
         """Read what is new, and say whether anything is."""
-        before = (dict(self._seen), len(self._damaged), self.alive, self.settings)
+        before = (dict(self._seen), len(self.damaged), self.alive, self.settings)
         if not self._store.database.in_place:
             self._open()
         self._answers.clear()
@@ -84,7 +85,7 @@ class Reader:
             finally:
                 self._connection.execute("COMMIT")
         self.alive = owner_lives(self.directory)
-        return before != (self._seen, len(self._damaged), self.alive, self.settings)
+        return before != (self._seen, len(self.damaged), self.alive, self.settings)
 
     def _check(self, table: str) -> None:
         """Check the new rows of a table."""
@@ -92,7 +93,7 @@ class Reader:
 
         def leave_out(number: int, error: StoreError) -> None:
             self._note_gap(table, number)
-            self._damaged[str(error)] = None
+            self.damaged[str(error)] = None
             damaged.append((table, number))
 
         database = self._store.database
@@ -105,7 +106,7 @@ class Reader:
     def _note_gap(self, table: str, number: int) -> None:
         if number > self._seen[table] + 1:
             missing = f"{table} {self._seen[table] + 1} is missing"
-            self._damaged[f"{self._store.path}: {missing}. Restore the file from a copy."] = None
+            self.damaged[f"{self._store.path}: {missing}. Restore the file from a copy."] = None
         self._seen[table] = number
 
     def _select(self, query: str, *values: object) -> list[dict[str, Any]]:
@@ -132,11 +133,6 @@ class Reader:
             where = f"rowid <= {self._seen['training']} AND rowid NOT IN (SELECT number FROM damaged WHERE name = 'training')"
             self._answers["trainings"] = self._store.trainings(where)
         return self._answers["trainings"]
-
-    @property
-    def damaged(self) -> Sequence[str]:
-        """Messages that name the damaged rows, each once."""
-        return list(self._damaged)
 
     @property
     def last_change(self) -> float | None:
@@ -173,16 +169,6 @@ class Reader:
     def trained(self, state: State | None = None) -> int:
         """Return how many candidates were trained to an end, or to this state."""
         return sum(state in (None, State(row["state"])) for row in self.ended)
-
-    @property
-    def count(self) -> int:
-        """Number of candidates that are settled."""
-        return len(self.settled)
-
-    @property
-    def latest(self) -> int:
-        """The number of the last settled candidate; 0 where there is none."""
-        return max(self.settled, default=0)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -232,10 +218,8 @@ class Reader:
         Their keys are id, loss, fidelity, state, score, its standard deviation over count trainings, also (JSON), and size, the
         number of operators.
         """
-        rows = self._select(
-            "SELECT * FROM settled WHERE id IN (SELECT value FROM json_each(?))", json.dumps([*numbers])
-        )
-        found = {row["id"]: row for row in rows}
+        query = "SELECT * FROM settled WHERE id IN (SELECT value FROM json_each(?))"
+        found = {row["id"]: row for row in self._select(query, json.dumps([*numbers]))}
         return [found[number] for number in numbers if number in found]
 
     def times_found(self, numbers: Sequence[int]) -> dict[int, int]:

@@ -83,11 +83,6 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
     return _encode(replace(candidate, counts=dict(sorted(candidate.counts.items()))), OF_CANDIDATE)
 
 
-def candidate_from_row(row: Row) -> Candidate:
-    """Decode a candidate."""
-    return _decode(Candidate, row, OF_CANDIDATE)
-
-
 def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> dict[str, Any]:
     """Return what decides a training, its outcome, and the time of writing.
 
@@ -100,9 +95,9 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
     return {**decided, **ended, "finished_at": time.time()}
 
 
-def training_from_row(row: Row) -> Training:
-    """Decode what decides a training."""
-    return _decode(Training, row, OF_TRAINING)
+candidate_from_row = functools.partial(_decode, Candidate, names=OF_CANDIDATE)
+training_from_row = functools.partial(_decode, Training, names=OF_TRAINING)
+"""Decode a candidate; decode what decides a training."""
 
 
 def outcome_from_row(row: Row) -> Outcome:

@@ -21,9 +21,9 @@ def save(directory: Path, samples: Samples) -> str:
     tensors = {}
     for branch, found in samples.items():
         for number, sample in enumerate(found):
-            tensors[f"{branch}/{number}/prediction"] = _detach(sample.prediction)
-            for name, tensor in sample.context.items():
-                tensors[f"{branch}/{number}/context/{name}"] = _detach(tensor)
+            context = {f"context/{name}": tensor for name, tensor in sample.context.items()}
+            for name, tensor in {"prediction": sample.prediction, **context}.items():
+                tensors[f"{branch}/{number}/{name}"] = tensor.detach().cpu().contiguous().clone()
     partial = directory / f"{FILE}.partial"
     try:
         save_file(tensors, partial)
@@ -62,7 +62,3 @@ def _to_samples(tensors: Mapping[str, Tensor]) -> Samples:
             context = {other.removeprefix(prefix): tensors[other] for other in tensors if other.startswith(prefix)}
             numbers.setdefault(branch, {})[int(number)] = Sample(tensors[key], context)
     return {branch: tuple(numbered[number] for number in sorted(numbered)) for branch, numbered in numbers.items()}
-
-
-def _detach(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().clone()

@@ -75,7 +75,10 @@ def axis(low: float, high: float, label: str, *, count: int = TICKS, widen: bool
     if not high > low:
         room = abs(low) * 0.1 or 1.0
         low, high = low - room, high + room
-    step = _round_step((high - low) / count)
+    least = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(least))
+    # The smallest of 1, 2 and 5 times a power of ten that is not below.
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * (1 - 1e-9))
     if widen:
         low, high = math.floor(low / step) * step, math.ceil(high / step) * step
     first = math.ceil(low / step - 1e-9)
@@ -110,9 +113,7 @@ def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
 def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
     """Return dots as a path, one per occupied cell; the highest of all keeps its exact position."""
     finite: list[Point] = [point for point in points if all(map(math.isfinite, point))]
-    cells: dict[tuple[int, int], Point] = {}
-    for point in finite:
-        cells[x.place(point[0]) * CELLS[0] // SIZE, y.place(point[1]) * CELLS[1] // SIZE] = point
+    cells = {(x.place(a) * CELLS[0] // SIZE, y.place(b) * CELLS[1] // SIZE): (a, b) for a, b in finite}
     kept = list(cells.values())
     if finite and (best := max(finite, key=lambda point: point[1])) not in kept:
         kept.append(best)
@@ -129,12 +130,6 @@ def thin_points(points: Sequence[Point]) -> list[Point]:
         ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
         kept += sorted(ends)
     return kept
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 def _label(value: float, step: float) -> str:

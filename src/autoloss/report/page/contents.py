@@ -50,12 +50,11 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
     best, hall = summary.best, list_by_size(search)
     born = [] if best is None else reader.offspring(best.found.id)
     family = [] if best is None else lineage(search, best.found.id)[::-1]
-    running = [
-        {**row, "age": duration(max(0.0, now - row["born_at"])) if summary.state.going else ""}
-        for row in reader.running
-    ]
+    going = summary.state.going
+    running = [{**row, "age": duration(max(0.0, now - row["born_at"])) if going else ""} for row in reader.running]
     shown = [*(step.candidate.loss for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
     known = best is not None and search.enter(best.found.id, best.found.formula).known
+    shares = itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
     badge = f"best {'known' if known else 'found'}" if search.confirmed else "best so far"
     return SimpleNamespace(
         template="page.html",
@@ -77,9 +76,7 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
         failures={name: rows[:EXAMPLES] for name, rows in group_failures(reader).items()},
         hall=hall,
         by_size=figures.score_by_size(search, hall),
-        rankings={
-            share: list(group) for share, group in itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
-        },
+        rankings={share: list(group) for share, group in shares},
         operators=figures.operators(reader.operators),
         family=family,
         offspring=born[:OFFSPRING],
@@ -195,10 +192,8 @@ def _draw(searches: Sequence[Search], names: Sequence[str]) -> Chart | None:
     common = set.intersection(*shares)
     if not common:
         return None
-    lines = {
-        name: figures.follow_best(*figures.list_scores(search, max(common)))[0]
-        for name, search in zip(names, searches, strict=True)
-    }
+    pairs = zip(names, searches, strict=True)
+    lines = {name: figures.follow_best(*figures.list_scores(search, max(common)))[0] for name, search in pairs}
     x = axis(0, max(line[-1][0] for line in lines.values()), "training equivalents", widen=False)
     scores = [score for line in lines.values() for _, score in line]
     y = axis(min(scores), max(scores), "score on the valid split")

@@ -158,7 +158,7 @@ def funnel(search: Search, running: int) -> list[Stage]:
         ("tested", "put through the rejection protocol", totals["simulated"]),
         ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
         ("accepted", "passed the protocol on a branch", totals["passed"]),
-        ("reused", "twins and copies, which share an outcome", reader.count - trained),
+        ("reused", "twins and copies, which share an outcome", len(reader.settled) - trained),
         ("trained", f"trainings{share} that ended" + f"; {running} more not finished" * bool(running), ended[first]),
         ("scored", f"trainings{share} with a score", len(reader.scores)),
         *(("promoted", f"trained {at_share(rung)} as well", ended[rung]) for rung in larger),

@@ -204,9 +204,8 @@ def _chart(title: str, probe: Probe, mine: tuple[str, list[Point]], other: tuple
         Layer("line", line(theirs_inside, x, y), 3, known_name, dashed=True),
         Layer("line", line(ours_inside, x, y), 1, label),
     )
-    (first, middle, last), others = (
-        [f"{points[at][1]:.3g}" for at in (0, len(points) // 2, -1)] for points in (ours, theirs)
-    )
+    both = ([f"{points[at][1]:.3g}" for at in (0, len(points) // 2, -1)] for points in (ours, theirs))
+    (first, middle, last), others = both
     description = (
         f"{title}: {label} goes from {first} over {middle} in the middle to {last}; {known_name} from "
         f"{' over '.join(others[:2])} to {others[2]}."
