@@ -7,6 +7,7 @@ call their criterion in several places.
 from __future__ import annotations
 
 import collections
+import inspect
 import itertools
 import math
 import random
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, name_kind
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
 from autoloss.training.execution import Execution
@@ -132,11 +133,16 @@ def fit(
         The training loss by step, thinned to at most `CURVE_POINTS`, or the step and reason of the divergence.
 
     Raises:
-        RequestError: The loss is not a scalar or does not depend on the network; or a checkpoint belongs to another training.
+        RequestError: The loss is no scalar or without the network, the optimizer needs a closure, or a checkpoint is another's.
     """
     network.train()
     distribution.synchronize(network)
     optimizer = make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    if any(one.default is one.empty for one in inspect.signature(optimizer.step).parameters.values()):
+        raise RequestError(
+            f"The recipe's optimizer is {name_kind(optimizer)}, whose step() needs a closure; expected one without, such as "
+            "torch.optim.AdamW."
+        )
     rates = Rates(optimizer, recipe, steps)
     scaler = torch.amp.GradScaler(execution.torch_device.type, enabled=execution.precision == "float16")
     training = TrainingState(network, optimizer, scaler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from autoloss.errors import RequestError, name_kind
+from autoloss.errors import RequestError
 from autoloss.settings import StepRule
 from autoloss.training.recipe import Recipe, ScaledSchedule
 from autoloss.training.structures import describe
@@ -36,11 +35,6 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
         ) from error
     if not isinstance(made, torch.optim.Optimizer):
         raise RequestError(f"The recipe's optimizer made {describe(made)}; expected a torch.optim.Optimizer.")
-    if any(one.default is one.empty for one in inspect.signature(made.step).parameters.values()):
-        raise RequestError(
-            f"The recipe's optimizer is {name_kind(made)}, whose step() needs a closure; expected one without, such as "
-            "torch.optim.AdamW."
-        )
     return made
 
 
