@@ -39,7 +39,7 @@ from scipy.stats import trim_mean
 
 import autoloss
 from autoloss import zoo
-from autoloss.comparison.baselines import baselines, enter_loss
+from autoloss.comparison.baselines import baselines, enter_loss, fits
 from autoloss.comparison.climbing import WEIGHT
 from autoloss.comparison.entrant import TEST, Entrant, Row, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
@@ -248,8 +248,8 @@ def _read_weights(search: Search) -> tuple[tuple[str, float], ...]:
 
 def _list_known(task: autoloss.Task) -> list[Entrant]:
     """Return the standard loss, the baselines that fit the task and, where it has one branch, the losses of the shelf that do."""
-    branches = list(task.branches.values())
-    fitting = [one.name for one in zoo.SHELF if len(branches) == 1 and branches[0].fits(one.activation, 2)]
+    alone = list(task.branches) if len(task.branches) == 1 else []
+    fitting = [one.name for branch in alone for one in zoo.SHELF if fits(one, branch, task)]
     known = [*baselines(task), *map(enter_loss, fitting)]
     return list({one.loss: one for one in known}.values())
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import autoloss
 from autoloss import zoo
-from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.baselines import fits, standard_entrant
 from autoloss.comparison.entrant import Entrant, Measurements, training_seeds
 from autoloss.comparison.record import LEARNING_RATES
 from autoloss.errors import RunError
@@ -102,8 +102,7 @@ def _rank(valid: Trainer, entrants: Sequence[Entrant], seeds: Sequence[int], fid
 
 def list_shelf(task: autoloss.SupervisedTask, leader: Entrant) -> list[Entrant]:
     """Return the losses of the shelf that fit the task, each at a small grid of rates around that of the ladder's best."""
-    branch = task.branches[MAIN]
-    fitting = [entry.name for entry in zoo.SHELF if branch.fits(entry.activation, 2)]
+    fitting = [entry.name for entry in zoo.SHELF if fits(entry, MAIN, task)]
     return [
         replace(leader, label=name, loss=name, learning_rate=leader.learning_rate * rate, length=1.0)
         for name in fitting
