@@ -148,22 +148,22 @@ def recommend(name: str, split: int, work: Path, arguments: argparse.Namespace) 
     kept = work / f"{name}-{split}-found.json"
     if not kept.exists():
         task = make_task(name, split, arguments)
+        (loss,) = task.standard.values()
+        chosen = {"loss": loss, "origin": "refused", "step_rule": "recipe", "length": 1.0, "best": loss}
         try:
             found = search_or_resume(task, FINALE, SEARCH_SEED, work / f"{name}-{split}", arguments)
         except RunError as error:
             tell(f"{name}, split {split}: {error}")
-            (loss,) = task.standard.values()
-            chosen = {"loss": loss, "origin": "refused", "step_rule": "recipe", "length": 1.0, "best": loss}
         else:
-            advised = found.recommendation
-            assert advised is not None
-            chosen = {
-                "loss": advised.loss,
-                "origin": advised.origin,
-                "step_rule": advised.recipe.get("step_rule", "recipe"),
-                "length": advised.recipe.get("length", 1.0),
-                "best": str(found.best.loss),
-            }
+            # Where nothing learned, nothing is compared and the standard loss stays.
+            if (advised := found.recommendation) is not None:
+                chosen = {
+                    "loss": advised.loss,
+                    "origin": advised.origin,
+                    "step_rule": advised.recipe.get("step_rule", "recipe"),
+                    "length": advised.recipe.get("length", 1.0),
+                    "best": str(found.best.loss),
+                }
         kept.write_text(json.dumps(chosen))
     return json.loads(kept.read_text())
 

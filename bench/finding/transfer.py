@@ -265,14 +265,22 @@ def _compare_schedules(kind: str, path: Path, end: float, arguments: Any) -> dic
         rows.append({"loss": loss, "proxy": proxy, "full": full})
     pairs = np.array([(row["proxy"], row["full"]) for row in rows if None not in (row["proxy"], row["full"])])
     low, high = _bootstrap(pairs) if len(pairs) > 3 else (None, None)
-    correlation = float(spearmanr(*pairs.T)[0]) if len(pairs) > 2 else None
+    correlation = _correlate_ranks(pairs) if len(pairs) > 2 else None
     return {"kind": kind, "losses": len(pairs), "correlation": correlation, "low": low, "high": high, "rows": rows}
 
 
-def _bootstrap(pairs: np.ndarray, count: int = 2000) -> tuple[float, float]:
+def _correlate_ranks(pairs: np.ndarray) -> float | None:
+    """Return the rank correlation; None where one schedule gives the same score to all."""
+    return float(spearmanr(*pairs.T)[0]) if np.ptp(pairs, axis=0).all() else None
+
+
+def _bootstrap(pairs: np.ndarray, count: int = 2000) -> tuple[float | None, float | None]:
     rng = np.random.default_rng(0)
-    drawn = [spearmanr(*pairs[rng.integers(len(pairs), size=len(pairs))].T)[0] for _ in range(count)]
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    drawn = [_correlate_ranks(pairs[rng.integers(len(pairs), size=len(pairs))]) for _ in range(count)]
+    known = [one for one in drawn if one is not None]
+    if not known:
+        return None, None
+    low, high = np.percentile(known, [2.5, 97.5])
     return float(low), float(high)
 
 
