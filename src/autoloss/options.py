@@ -6,12 +6,27 @@ Values are checked by pydantic, and texts are read as the type of their field; a
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+import numbers
+import operator
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import ConfigDict, Field, ValidationError
@@ -36,16 +51,21 @@ DESCRIPTIONS: Mapping[Any, str] = {
     type(None): "none",
     Callable: "a class or function",
     Mapping: "a dictionary",
+    Path: "a path",
 }
+NUMBERS: Mapping[Any, Any] = {int: numbers.Integral, float: numbers.Real}
+"""What a value has to be an instance of, where NumPy's types are no subclasses."""
 BOUNDS = (
-    (Ge, "ge", "at least"),
-    (Gt, "gt", "above"),
-    (Le, "le", "at most"),
-    (Lt, "lt", "below"),
-    (MultipleOf, "multiple_of", "a multiple of"),
+    (Ge, "ge", "at least", operator.ge),
+    (Gt, "gt", "above", operator.gt),
+    (Le, "le", "at most", operator.le),
+    (Lt, "lt", "below", operator.lt),
+    (MultipleOf, "multiple_of", "a multiple of", lambda value, base: value % base == 0),
 )
 
 Declared = TypeVar("Declared")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -112,16 +132,59 @@ def check(options: Any, claims: Mapping[str, tuple[bool, str]]) -> None:
             raise RequestError(f"{name} is {quote(getattr(options, name))}; expected {expected}.")
 
 
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Check the arguments of each call of a public function; see `check_arguments`.
+
+    >>> @checked
+    ... def train(seeds: Count = 1) -> int:
+    ...     return seeds
+    >>> train(seeds=0)
+    Traceback (most recent call last):
+    autoloss.errors.RequestError: seeds is 0; expected a whole number, at least 1.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        check_arguments(function, signature.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return call
+
+
 def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Check that arguments of a function are of the types that it declares.
+    """Check that arguments of a function are of the types, and in the ranges, that it declares.
 
     Raises:
-        RequestError: A value is of another type.
+        RequestError: A value is not.
     """
     for name, value in values.items():
-        annotation = list_types(function)[name]
-        if not isinstance(value, tuple(get_origin(kind) or kind for kind, _ in _list_kinds(annotation))):
+        annotation = list_types(function).get(name, Any)
+        if not _takes(annotation, value):
             raise _refuse(name, value, annotation)
+
+
+def _takes(annotation: Any, value: Any) -> bool:
+    """Return True if a value is of one of a type's alternatives and within its limits; nothing is converted."""
+    return any(_is_of(kind, value) and _is_within(limits, value) for kind, limits in _list_kinds(annotation))
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    if choices := _list_choices(kind):
+        return value in choices
+    origin = get_origin(kind) or kind
+    if origin is Any or (isinstance(value, bool) and origin in (int, float)):
+        return origin is Any
+    if origin is Sequence and isinstance(value, Sequence):
+        return not isinstance(value, str) and all(_takes(get_args(kind)[0], one) for one in value)
+    return isinstance(value, NUMBERS.get(origin, origin)) and not (
+        isinstance(value, float) and not math.isfinite(value)
+    )
+
+
+def _is_within(limits: tuple[Any, ...], value: Any) -> bool:
+    tests = [(limit, bound) for limit in limits for bound in BOUNDS if isinstance(limit, bound[0])]
+    return all(holds(value, getattr(limit, name)) for limit, (_, name, _, holds) in tests)
 
 
 @functools.cache
@@ -144,7 +207,8 @@ def describe(annotation: Any) -> str:
 def _refuse(name: str, value: Any, annotation: Any) -> RequestError:
     choices = [str(choice) for kind, _ in _list_kinds(annotation) for choice in _list_choices(kind)]
     near = suggest(value, choices) if isinstance(value, str) else ""
-    return RequestError(f"{name} is {quote(value)}; expected {describe(annotation)}.{near}")
+    called = " Call it: it may return one." if inspect.isclass(value) or inspect.isfunction(value) else ""
+    return RequestError(f"{name} is {quote(value)}; expected {describe(annotation)}.{near}{called}")
 
 
 def _list_kinds(annotation: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -168,6 +232,8 @@ def _describe_kind(kind: Any) -> str:
     if choices := _list_choices(kind):
         return " or ".join(map(repr, choices))
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is Sequence:
+        return f"a list, each {describe(parts[0])}"
     if origin is tuple:
         count = "" if parts[-1] is ... else f"{len(parts)} "
         return f"{count}values with commas between, each {describe(parts[0])}"
@@ -175,7 +241,7 @@ def _describe_kind(kind: Any) -> str:
 
 
 def _describe_range(limits: tuple[Any, ...]) -> str:
-    kept = [(limit, name, words) for limit in limits for kind, name, words in BOUNDS if isinstance(limit, kind)]
+    kept = [(limit, name, words) for limit in limits for kind, name, words, _ in BOUNDS if isinstance(limit, kind)]
     return " and ".join(f"{words} {getattr(limit, name)}" for limit, name, words in kept)
 
 

@@ -288,7 +288,7 @@ def test_a_folder_has_one_owner(run, done):
         ({"individual": 999}, "no finished loss #999"),
         ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
         ({"split": "tset"}, "Did you mean 'test'"),
-        ({"training_seeds": 0}, "expected at least 1"),
+        ({"training_seeds": 0}, "training_seeds is 0; expected a whole number, at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a number, above 0"),
         ({"learning_rate": float("inf")}, "learning_rate is inf; expected"),
         ({"precision": "float8"}, "no precision named 'float8'"),

@@ -72,6 +72,8 @@ BY_HAND = [
     ("baseline/huber", {"y": 1.0, "p": 4.0}, 2.5),
     ("baseline/quantile_10", {"y": 1.0, "p": 4.0}, 0.9 * 3),
     ("baseline/quantile_90", {"y": 1.0, "p": 4.0}, 0.1 * 3),
+    ("baseline/quantile_5", {"y": 1.0, "p": 4.0}, 0.95 * 3),
+    ("baseline/quantile_95", {"y": 4.0, "p": 1.0}, 0.95 * 3),
     ("baseline/focal", ONE, 0.75**2 * LN4),
     ("baseline/focal", ZERO, 0.0),
     ("baseline/iou", BOXES, math.log(3)),

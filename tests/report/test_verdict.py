@@ -103,6 +103,15 @@ def test_a_known_loss_is_one_hypothesis_by_its_name_and_as_a_candidate():
     assert judge_comparison([row("#1", 0.5, 0.6, 0.71), named, candidate], 1).baselines == 1
 
 
+def test_a_candidate_that_is_the_best_baseline_is_said_to_be_it():
+    named = row("ce", 0.4, 0.45, 0.6, baseline=True)
+    named = replace(named, entrant=replace(named.entrant, loss="baseline/ce"))
+    candidate = replace(named, entrant=Entrant("#1 cross entropy", "0.500 * neg(mul(y, log(p)))", known=True))
+    judgement = judge_comparison([candidate, named], 1)
+    assert judgement.standing is Standing.EQUAL
+    assert evidence(judgement)[-1] == "It is that baseline: the same loss, trained alike."
+
+
 def test_what_is_significant_alone_may_not_be_among_many_baselines():
     one = [row("#1", 0.5, 0.6, 0.71), ce(0.4, 0.45, 0.6)]
     assert judge_comparison(one, 1).is_win

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import autoloss
 from autoloss.errors import RequestError
@@ -116,12 +118,35 @@ def test_a_broken_task_file_gets_one_screen(name, capsys, elsewhere):
     assert not (elsewhere / "runs").exists()
 
 
-@pytest.mark.parametrize(("given", "said"), [(None, "task is None"), (lambda: None, "Call it"), (3, "task is an int")])
+@pytest.mark.parametrize(("given", "said"), [(None, "task is None"), (lambda: None, "Call it"), (3, "task is 3")])
 def test_what_is_no_task_is_named(given, said):
     with pytest.raises(RequestError, match=said):
         autoloss.search(given)
     with pytest.raises(RequestError, match=said):
         autoloss.check(given)
+
+
+CALLS = {
+    "losses is 'baseline/ce'; expected a list, each text": lambda task, run: autoloss.score(task, "baseline/ce"),
+    "losses is [CrossEntropyLoss()]": lambda task, run: autoloss.score(task, [nn.CrossEntropyLoss()]),
+    "seeds is 0; expected a whole number, at least 1": lambda task, run: autoloss.score(task, ["baseline/ce"], seeds=0),
+    "workers is '2'; expected": lambda task, run: autoloss.search(task, workers="2"),
+    "seed is True": lambda task, run: autoloss.tune(task, seed=True),
+    "evaluations is -1": lambda task, run: autoloss.check(task, evaluations=-1),
+    "proposer is <class": lambda task, run: autoloss.search(task, proposer=autoloss.Proposer),
+    "top is 0": lambda task, run: autoloss.compare(run, top=0),
+    "baselines is ['ce']; expected text": lambda task, run: autoloss.compare(run, baselines=["ce"]),
+    "seeds is 1; expected a whole number, at least 2": lambda task, run: autoloss.explain(run, seeds=1),
+    "number is <": lambda task, run: autoloss.explain(run, task),
+    "learning_rate is -1.0; expected a number, above 0": lambda task, run: autoloss.retrain(run, learning_rate=-1.0),
+}
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_arguments_of_the_wrong_type_or_range_are_named(said, tmp_path):
+    with pytest.raises(RequestError, match=re.escape(said)):
+        CALLS[said](autoloss.tasks.get("tabular", data="iris"), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

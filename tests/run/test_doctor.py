@@ -93,6 +93,12 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "returned a Tensor of shape (3,)",
         "Average over classes",
     ),
+    "a metric with chance in it": (
+        "def metric(prediction, target):\n"
+        "    return (prediction.argmax(1) == target).float().mean().item() + 0.1 * torch.rand(()).item()",
+        "for the same predictions and targets",
+        "Leave chance out of it",
+    ),
     "a metric that raises": (
         "def metric(prediction, target):\n    return (prediction == target).float().mean().item()",
         "in task.py, line 27: return (prediction == target).float()",
@@ -288,6 +294,21 @@ def test_a_mistake_is_named_with_the_way_out(mistake, elsewhere, capsys):
     said = screen(capsys, "check", "task.py:task", *QUICK)
     assert found in said
     assert advice in said
+
+
+def test_data_that_cannot_be_read_is_named_with_its_line(elsewhere, capsys):
+    items = (
+        "class Items(torch.utils.data.Dataset):\n    def __len__(self): return 192\n    def __getitem__(self, at):\n"
+    )
+    items += "        if at == 90: raise OSError('image 90 is truncated')\n        return inputs[at], targets[at]\ntrain = Items()"
+    (elsewhere / "task.py").write_text(TASK.format(change=items))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "task.py:task", *QUICK])
+    complained = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "Drawing samples of the task fails: OSError: image 90 is truncated" in complained
+    assert "in task.py, line" in complained
+    assert len(complained.splitlines()) <= LINES
 
 
 @pytest.mark.parametrize("mistake", WARNED)

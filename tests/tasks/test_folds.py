@@ -122,10 +122,10 @@ def test_a_class_too_rare_for_the_chosen_folds_is_divided_with_the_others():
     [
         ({"folds": 61}, "folds is 61, and the train data is 60 examples"),
         ({"train": rows(rare=2)}, "class 1 has 2 of the train examples.*missing from a fold"),
-        ({"valid": rows()}, "folds is 3; give valid"),
-        ({"folds": 1}, "folds is 1; give valid"),
+        ({"valid": rows()}, r"Data\(folds=3\) with valid data"),
+        ({"folds": 1}, r"Data\(folds=1\) without valid data"),
         ({"folds": 0}, "at least 1"),
-        ({"full": FullSchedule(data={"train": rows()})}, "other data for `full`"),
+        ({"full": FullSchedule(data={"train": rows()})}, "nor data for `full`"),
         ({"train": torch.utils.data.DataLoader(Items(rows()), batch_size=8)}, "a DataLoader"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -100,7 +100,7 @@ def test_a_number_that_is_no_float_is_undefined(value):
 
 
 @pytest.mark.parametrize(
-    "value", [1 + 2j, np.array(1 + 2j), torch.tensor(1 + 2j), "good", None, Decimal("sNaN")], ids=repr
+    "value", [1 + 2j, np.array(1 + 2j), torch.tensor(1 + 2j), "good", "0.7", None, Decimal("sNaN")], ids=repr
 )
 def test_what_is_no_number_is_named(value):
     kind = "None" if value is None else f"a {type(value).__name__}"
@@ -114,6 +114,7 @@ def test_tensors_arrays_and_data_sets_of_the_same_rows_train_alike():
     for form in (
         lambda pair: tuple(part.numpy() for part in pair),
         lambda pair: (pair[0].double().numpy(), pair[1].numpy()),
+        lambda pair: (pair[0].numpy(), pair[1].numpy().astype(np.uint16)),
         lambda pair: TensorDataset(*pair),
         Items,
     ):

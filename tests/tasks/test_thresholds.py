@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.thresholds import move_threshold, tune_threshold
+from autoloss.tasks.thresholds import Batches, move_threshold, tune_threshold
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 
@@ -56,6 +57,19 @@ def test_a_metric_of_the_order_alone_does_not_change():
 
     made = task(metric=auc)
     assert score(made, TUNED).score == pytest.approx(score(made, Training(seed=0, split="test")).score, abs=1e-3)
+
+
+def test_rounded_probabilities_move_no_metric_of_the_order_alone():
+    generator = torch.Generator().manual_seed(0)
+    target = (torch.rand(400, 1, generator=generator) < 0.3).float()
+    valid = [(4 * torch.randn(400, 1, generator=generator) + 4 * target, target)]
+
+    def auc(batches: Batches) -> float:
+        return float(roc_auc_score(batches[0][1].numpy(), batches[0][0].sigmoid().numpy()))
+
+    threshold, moved = tune_threshold(valid, valid, "sigmoid", auc)
+    assert threshold == 0.5
+    assert auc(moved) == auc(valid)
 
 
 def test_a_threshold_of_costly_misses_is_found():

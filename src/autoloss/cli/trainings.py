@@ -87,7 +87,9 @@ def compare(
         int, typer.Option(min=1, help="Number of best losses; the judgement is about the first.")
     ] = FINAL.compare,
     seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = FINAL.compare_seeds,
-    baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
+    baselines: Annotated[
+        str, typer.Option(help="usual, as at the end of a search, or all that fit the task.")
+    ] = "usual",
     also: arguments.Also = None,
     workers: arguments.Workers = 2,
     trust: arguments.Trust = False,

@@ -247,7 +247,8 @@ def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) ->
     rungs += [
         replace(rung, step_rule=rule, learning_rate=1.0) for rung in rungs[-1:] for rule in _find_untried(ladder, task)
     ]
-    decided = [replace(one, tuned_threshold=True) for one in standard if task.tunes_threshold]
+    decides = task.tunes_threshold and (ladder is None or ladder.tunes_threshold)
+    decided = [replace(one, tuned_threshold=True) for one in standard if decides]
     own = {one.way: one for one in (*standard, *decided)}
     for one in reversed(rungs):
         own[one.way] = replace(one, label=one.name)

@@ -147,7 +147,8 @@ class Entrant:
             step_rule=self.step_rule,
             length=self.length,
             tuned_threshold=self.tuned_threshold,
-            resampled=True,
+            # Short trainings are measured on a part of the split; nothing asks how uncertain they are.
+            resampled=fidelity == 1,
             paced_by=self.paced_by,
             item_weights=self.item_weights,
         )

@@ -116,6 +116,12 @@ class Ladder:
             return None
         return found if best.fidelity < 1 or found.mean > best.mean else None
 
+    @property
+    def tunes_threshold(self) -> bool:
+        """Whether a tuned threshold came to another than 0.5, or none was tuned; never for a metric of the order alone."""
+        tuned = [rung.threshold for rung in self.rungs if rung.entrant.tuned_threshold]
+        return not tuned or any(threshold != 0.5 for threshold in tuned)
+
     def tried(self, rule: StepRule) -> bool:
         """Return True if a training had this step rule."""
         return any(rung.entrant.step_rule == rule for rung in self.rungs)

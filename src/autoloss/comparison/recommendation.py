@@ -87,7 +87,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
     chosen = max(known, key=lambda row: _weigh_lead(row, first))
     origin = _find_origin(chosen.entrant, standard, ladder)
-    reason = "Nothing else that was known before is ahead of it."
+    reason = "On valid and test data together nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
     others.sort(key=lambda row: row.entrant.way == chosen.entrant.way)

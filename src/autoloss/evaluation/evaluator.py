@@ -272,7 +272,7 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
     Args:
         least: Number that is enough where the task has no more; all by default.
     """
-    with isolate():
+    with isolate(), explain_failures("Drawing samples of the task", "A search begins with them."):
         found = task.samples(count, seed)
     for name in task.branches:
         if name not in found:

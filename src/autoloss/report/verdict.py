@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row
-from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
+from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise, name_loss
 from autoloss.comparison.noise import Estimate, find_quantile
 from autoloss.numbers import figure, plus_minus, signed
 from autoloss.report.readable import Readable, simplify_formulas
@@ -163,6 +163,8 @@ def evidence(judgement: Judgement) -> list[str]:
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
+    elif name_loss(found) == name_loss(rival):
+        sentences.append("It is that baseline: the same loss, trained alike.")
     elif paired.examples_error == 0:
         sentences.append(
             f"The scores are equal on all resamples of these {paired.examples:,} examples: the {TEST} split cannot tell the losses "

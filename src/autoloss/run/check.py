@@ -22,6 +22,7 @@ from autoloss.evaluation.dispatch import Machines, gpus_of_workers, start_worker
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.numbers import duration
+from autoloss.options import Count, Natural, checked
 from autoloss.proposing.initialization import initial_expression
 from autoloss.run.beginning import follow_ladder, settle_length
 from autoloss.run.request import make_request, prepare
@@ -171,6 +172,7 @@ class TaskCheck:
             )
 
 
+@checked
 @importable_files()
 def check(
     task: str | Task,
@@ -178,9 +180,9 @@ def check(
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | Configuration | None = None,
-    evaluations: int = 500,
-    workers: int = 2,
-    seed: int = 0,
+    evaluations: Count = 500,
+    workers: Natural = 2,
+    seed: Natural = 0,
     rates: bool | None = None,
 ) -> TaskCheck:
     """Check a task before a search: its data, its samples, its standard loss and a training.

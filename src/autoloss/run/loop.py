@@ -76,5 +76,5 @@ def _stop_if_nothing_scores(history: History) -> None:
         judged = first if failed else outcomes
         raise RunError(
             f"None of the first {len(judged)} candidates has a score. The last of them {judged[-1].state.value}: "
-            f"{judged[-1].reason}. Run `autoloss check` on the task."
+            f"{judged[-1].reason.rstrip('.')}. Run `autoloss check` on the task."
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.options import checked
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.draft import Draft
@@ -93,6 +94,7 @@ RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
 """(branch, attempt) → (formula, reason)."""
 
 
+@checked
 @importable_files()
 def replay(
     directory: str | Path,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,6 @@ def refer_to_task(
     """Return how a run refers to its task, which is not made yet."""
     options = {**({} if metric is None else {"metric": absolute_name(metric)}), **(options or {})}
     if not isinstance(task, Task):
-        if not isinstance(task, str):
-            called = " Call it: it may return one." if callable(task) else ""
-            raise RequestError(
-                f"task is {name_kind(task)}; expected an autoloss.Task or its name.{called}", argument="task"
-            )
         absolute = {option: _absolute_path(value) for option, value in options.items()}
         return TaskReference(absolute_name(task), absolute, frozen or {})
     if options:
@@ -59,7 +56,9 @@ def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
             "autoloss.retrain(directory, task=…)."
         )
     elif ".py:" in reference.name:
-        made = _load_own_task(reference.name, reference.options)
+        # Of a command with --json, the document alone goes to stdout.
+        with redirect_stdout(sys.stderr):
+            made = _load_own_task(reference.name, reference.options)
     else:
         made = tasks.get(reference.name, **reference.options)
     return freeze_branches(made, reference.frozen) if reference.frozen else made
@@ -143,7 +142,10 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
         try:
             inspect.signature(function).bind(**others)
         except TypeError as error:
-            raise RequestError(f"{name} does not take the options {others}: {error}") from error
+            raise RequestError(
+                f"{name} cannot be called with {f'the options {others}' if others else 'no options'}: {error}. Options are given "
+                "as --set NAME=VALUE or options={…}."
+            ) from error
         try:
             loaded = function(**others)
         except RequestError:

@@ -18,6 +18,7 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.recommendation import Recommendation, recommend
 from autoloss.errors import RequestError
+from autoloss.options import Natural, checked
 from autoloss.proposing.records import Individual, State
 from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import join_losses, split_branches, split_factor
@@ -275,7 +276,8 @@ class Search:
         order = dict.fromkeys([*(number for number in confirmed if number is not None), *self.reader.ranking])
         return self.losses(list(order)[:count])
 
-    def top(self, count: int) -> list[FoundLoss]:
+    @checked
+    def top(self, count: Natural) -> list[FoundLoss]:
         """Return the highest scores, each signature once; `best` uses the scores on new training seeds instead."""
         return self.losses(self.reader.ranking[:count])
 

@@ -22,6 +22,7 @@ from autoloss.comparison.retrain import (
     choose_execution,
 )
 from autoloss.errors import RequestError, unknown
+from autoloss.options import Count, Positive, checked
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
@@ -38,6 +39,7 @@ RETRAINING = "retraining"
 SEEDS = 3
 
 
+@checked
 @importable_files()
 def retrain(
     directory: str | Path,
@@ -47,8 +49,8 @@ def retrain(
     recipe: str | None = None,
     options: Mapping[str, Any] | None = None,
     against: Sequence[str] | None = None,
-    learning_rate: float | None = None,
-    training_seeds: int | None = None,
+    learning_rate: Positive | None = None,
+    training_seeds: Count | None = None,
     split: str = "test",
     out: str | Path | None = None,
     device: str | None = None,
@@ -96,9 +98,6 @@ def retrain(
     check_trust(found.settings, found.directory, trust, task=task is None)
     loaded = load_task(name, task)
     execution = choose_execution(loaded, device, precision, channels_last)
-    count = SEEDS if training_seeds is None else training_seeds
-    if count < 1:
-        raise RequestError(f"{count} trainings per loss were asked for; expected at least 1.")
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
     if learning_rate is None and name.name != found.settings.task.name:
@@ -120,7 +119,9 @@ def retrain(
     )
     entrants = [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)]
     entrants = _choose_learning_rates(entrants, found, learning_rate, retrainer.say)
-    seeds = entrant.training_seeds(found.configuration.seed, RETRAINING, count)
+    seeds = entrant.training_seeds(
+        found.configuration.seed, RETRAINING, SEEDS if training_seeds is None else training_seeds
+    )
     rows = retrainer.train(entrants, seeds)
     return Retraining(retrainer.directory, retrainer.settings, _metric(name), seeds, rows, published)
 

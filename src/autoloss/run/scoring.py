@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from autoloss import zoo
 from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
@@ -18,6 +20,7 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Machines, start_workers
+from autoloss.options import Count, Natural, checked
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
@@ -42,6 +45,7 @@ TRAININGS = 24.0
 """Training equivalents that are enough for every kind of rung of the ladder, on three seeds at last."""
 
 
+@checked
 @importable_files()
 def score(
     task: str | Task,
@@ -50,13 +54,13 @@ def score(
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | Configuration | None = None,
-    seeds: int = 1,
-    seed: int = 0,
+    seeds: Count = 1,
+    seed: Natural = 0,
     split: str = "valid",
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
-    workers: int = 2,
+    workers: Natural = 2,
     say: Callable[[str], None] | None = None,
 ) -> Rows:
     """Train a task with given losses and measure each.
@@ -132,14 +136,15 @@ def _describe_identities(request: Request, entrants: Sequence[Entrant]) -> Itera
             yield f"On this task, {label} has the gradient of {'; '.join(named)}."
 
 
+@checked
 @importable_files()
 def compare(
     directory: str | Path,
     task: Task | None = None,
     *,
-    top: int = FINAL.compare,
-    seeds: int = FINAL.compare_seeds,
-    workers: int = 2,
+    top: Count = FINAL.compare,
+    seeds: Count = FINAL.compare_seeds,
+    workers: Natural = 2,
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
     trust: bool = False,
@@ -201,14 +206,15 @@ def compare(
         return rows
 
 
+@checked
 @importable_files()
 def explain(
     directory: str | Path,
     number: int | None = None,
     task: Task | None = None,
     *,
-    seeds: int = 5,
-    workers: int = 2,
+    seeds: Annotated[int, Field(ge=2)] = 5,
+    workers: Natural = 2,
     operators: Sequence[Operator] = (),
     trust: bool = False,
     say: Callable[[str], None] | None = None,
@@ -243,8 +249,6 @@ def explain(
     >>> found.causes[-1].name
     'none of these'
     """
-    if seeds < 2:
-        raise RequestError(f"seeds is {seeds}; expected at least 2 to find a cause.", argument="seeds")
     path = Path(directory)
     Store(path).close()
     with lock_run(path), Store(path, write=True) as store:
@@ -260,6 +264,7 @@ def explain(
         return explanation
 
 
+@checked
 @importable_files()
 def tune(
     task: str | Task,
@@ -268,8 +273,8 @@ def tune(
     options: Mapping[str, Any] | None = None,
     frozen: Mapping[str, str] | None = None,
     trainings: float = TRAININGS,
-    seed: int = 0,
-    workers: int = 2,
+    seed: Natural = 0,
+    workers: Natural = 2,
     say: Callable[[str], None] = lambda text: None,
     observe: Callable[[Finale], None] = lambda progress: None,
 ) -> Ladder:

@@ -16,6 +16,7 @@ from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Machines
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.options import Natural, checked
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.memory import recall
@@ -48,6 +49,7 @@ NOTHING_TRAINED = "Nothing was trained yet. Start the same search again."
 """What an interrupt is told before the settings of a run are stored."""
 
 
+@checked
 @importable_files()
 def search(
     task: str | Task,
@@ -56,7 +58,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     evaluations: int | None = None,
     seed: int | None = None,
-    workers: int | Machines = 2,
+    workers: Natural | Machines = 2,
     ray: str | None = None,
     directory: str | Path | None = None,
     settings: Mapping[str, Any] | Configuration | None = None,
@@ -169,13 +171,14 @@ def _check_task(request: Request, tell: Say) -> Evaluator:
     return evaluator
 
 
+@checked
 @importable_files()
 def resume(
     directory: str | Path,
     task: Task | None = None,
     *,
     evaluations: int | None = None,
-    workers: int | Machines | None = None,
+    workers: Natural | Machines | None = None,
     ray: str | None = None,
     operators: Sequence[Operator] = (),
     proposer: Proposer | None = None,

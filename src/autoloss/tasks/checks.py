@@ -189,6 +189,15 @@ def check_finite(split: Split) -> None:
                 )
 
 
+def check_repeats(once: float, again: float) -> None:
+    """Refuse a metric that has two values for the same predictions and targets."""
+    if not math.isclose(once, again):
+        raise RequestError(
+            f"The metric returned {once:.4g}, then {again:.4g} for the same predictions and targets. Leave chance out of it, or "
+            "seed its generator in each call."
+        )
+
+
 def find_extremes(column: Tensor) -> tuple[float, float]:
     """Return the least and the largest value in one pass, without a copy; NaN if a value is NaN."""
     least, most = torch.aminmax(column)

@@ -160,7 +160,9 @@ def _to_target(target: Any, name: str) -> Tensor:
     try:
         if len(sizes) > 1:
             raise ValueError(f"a list of tensors of the shapes {sorted(sizes)[:3]}")
-        return torch.stack(target) if sizes else torch.as_tensor(target)
+        stacked = torch.stack(target) if sizes else torch.as_tensor(target)
+        # Torch computes nearly nothing with unsigned integers of more than 8 bits.
+        return stacked.long() if stacked.dtype in (torch.uint16, torch.uint32, torch.uint64) else stacked
     except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(
             f"The targets of a batch of the {name} data are {describe(target)} that is no tensor: {error}. Give "

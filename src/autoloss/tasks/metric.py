@@ -266,10 +266,10 @@ def _split_examples(batch: Pair) -> Iterator[Pair]:
 def to_float(value: Any) -> float:
     """Convert the value of a metric to a float; infinities become NaN, which means undefined."""
     try:
-        # float() drops the imaginary part of NumPy's numbers.
+        # float() drops the imaginary part of NumPy's numbers, and reads texts.
         number = complex(value)
-        if number.imag:
-            raise ValueError("a complex number")
+        if number.imag or isinstance(value, str):
+            raise ValueError("no real number")
     except OverflowError:
         return math.nan
     except (TypeError, ValueError, RuntimeError) as error:

@@ -173,8 +173,8 @@ def read_splits(
     folded = "valid" not in proxy if data.folds is None else data.folds > 1
     if ("valid" in proxy) == folded or (folded and others.keys() & {"train", "valid"}):
         raise RequestError(
-            f"folds is {data.folds or 'chosen'}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for "
-            "`full`."
+            f"Data(folds={data.folds}) with{'' if 'valid' in proxy else 'out'} valid data{' and data for `full`' * bool(others)}; "
+            "expected either valid data, or at least 2 folds of the training data and neither valid data nor data for `full`."
         )
     folds = proxy["train"].make_folds(data.folds) if folded else [{}]
     parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]

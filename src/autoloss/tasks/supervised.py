@@ -23,6 +23,7 @@ from autoloss.space.options import Activation
 from autoloss.tasks.checks import (
     build_network,
     check_finite,
+    check_repeats,
     convert_target,
     describe_sum,
     describe_unusable_samples,
@@ -203,6 +204,7 @@ class SupervisedTask(TrainerTask):
                     cropped = [one.crop(least) for one in found]
                     found = [one for one in cropped if operator.lt(*self._measure_ends(one))]
                 if len(found) == count:
+                    check_repeats(*(self._measure_ends(found[0])[0] for _ in range(2)))
                     return {MAIN: found}
         raise describe_unusable_samples(drawn, count, None if self._has_space else self._reading.rows_per_sample)
 

@@ -16,6 +16,8 @@ from autoloss.space.options import Activation
 RARE = (0.002, 0.005, 0.01, 0.02, 0.03)
 """Thresholds of rare or costly decisions: where a missed one costs a hundred false alarms, the best is about 1/101."""
 THRESHOLDS = (*RARE, *(step / 20 for step in range(1, 20)), *(1 - one for one in reversed(RARE)))
+ROUNDING = 1e-3
+"""Share of a score by which thresholds change a metric of the order alone: probabilities near 0 and 1 are rounded."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) and targets, batch by batch."""
 
@@ -54,8 +56,11 @@ def tune_threshold(
     def choose(batches: Batches) -> float:
         found = {threshold: measure(move(batches, threshold)) for threshold in THRESHOLDS}
         known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
+        # Examples whose predictions moved by different thresholds have another order.
+        if not known or max(known.values()) - min(known.values()) <= ROUNDING * max(map(abs, known.values())):
+            return 0.5
         # Of equal thresholds the one nearest to 0.5.
-        return max(known, key=lambda one: (known[one], -abs(one - 0.5)), default=0.5)
+        return max(known, key=lambda one: (known[one], -abs(one - 0.5)))
 
     chosen = choose(valid)
     if evaluated is not valid:

@@ -122,11 +122,17 @@ huber | none | values | — | Huber loss | \
 (1 + abs(p - y) - abs(1 - abs(p - y))) * (3 * abs(p - y) - 1 + abs(1 - abs(p - y))) / 8
     square where the error is below 1, absolute beyond
     Huber, 1964, Robust Estimation of a Location Parameter
+quantile_5 | none | values | — | 5 % quantile loss | abs(p - y) / 2 + 9 * (p - y) / 20
+    quantile loss: the prediction is exceeded by 95 % of the values
+    Koenker & Bassett, 1978, Regression Quantiles
 quantile_10 | none | values | — | 10 % quantile loss | abs(p - y) / 2 + 2 * (p - y) / 5
     quantile loss: the prediction is exceeded by 90 % of the values
     Koenker & Bassett, 1978, Regression Quantiles
 quantile_90 | none | values | — | 90 % quantile loss | abs(p - y) / 2 + 2 * (y - p) / 5
     quantile loss: the prediction is exceeded by 10 % of the values
+    Koenker & Bassett, 1978, Regression Quantiles
+quantile_95 | none | values | — | 95 % quantile loss | abs(p - y) / 2 + 9 * (y - p) / 20
+    quantile loss: the prediction is exceeded by 5 % of the values
     Koenker & Bassett, 1978, Regression Quantiles
 focal | softmax | one_hot | — | focal loss | -(1 - p)**2 * y * log(p)
     focal loss with γ = 2, without class weights
@@ -238,8 +244,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/absolute_error": ("usual", "any"),
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
-    "baseline/quantile_10": ("usual", "rows"),
-    "baseline/quantile_90": ("usual", "rows"),
+    **{f"baseline/quantile_{share}": ("usual", "rows") for share in (5, 10, 90, 95)},
     "baseline/wce": ("full", "any"),
     "baseline/dpce": ("full", "space"),
     "baseline/ssim": ("full", "space"),
