@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-from autoloss.comparison.baselines import MOST_RIVALS, baselines
+from autoloss.comparison.baselines import MOST_RIVALS, baselines, enter_loss
 from autoloss.comparison.entrant import (
     COMPARISON,
     CONFIRMATION,
@@ -38,6 +38,7 @@ from autoloss.settings import Configuration, FinalSettings, SearchSettings, Step
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.zoo.entries import ENTRIES
 
 Say = Callable[[str], None]
 RIVALS = 2
@@ -184,7 +185,12 @@ def compare_with_baselines(
     seed, plain, behind = configuration.seed, baselines(task, every=every), list[Row]()
     # A known loss that was found again is not its own rival.
     again = [write_trees(one.loss) for one in best]
-    standard, promising = plain[:1], [one for one in plain[1:] if write_trees(one.loss) not in again]
+    # What the protocol refused may be what an expert trains with, and the search did not train it.
+    refused = [
+        enter_loss(one.label if one.label in ENTRIES else one.loss) for one in store.settings().start if one.is_compared
+    ]
+    others = {str(write_trees(one.loss)): one for one in (*refused, *plain[1:])}.values()
+    standard, promising = plain[:1], [one for one in others if write_trees(one.loss) not in again]
     own = _list_own(standard, ladder, task)
     vary = partial(_list_ways, own, configuration.search, ladder, task)
     if not every:

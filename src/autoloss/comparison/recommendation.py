@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from autoloss.comparison.entrant import Entrant, Row, compare_paired, sort_by_mean
-from autoloss.comparison.judgement import SIGNIFICANT, describe_noise
+from autoloss.comparison.judgement import SIGNIFICANT, describe_noise, judge_comparison
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate, combine
 from autoloss.numbers import plus_minus, signed
@@ -58,8 +58,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
 
     Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the best
     on the valid and the test split together; of equal ones the standard loss at its best rate. The loss found takes its place only
-    where it is significantly ahead of all of these on the test split, which did not choose it (p < 0.05 over training seeds and
-    examples): what is new needs more evidence than what others have used.
+    where the verdict is that it beats the best of these on the test split, which did not choose it: what is new needs more evidence
+    than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -94,9 +94,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
-        rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
-        closest = min(rivals, key=lambda row: _subtract(found, row).value)
-        if all(_is_better(_subtract(found, row)) for row in rivals):
+        closest = sort_by_mean(known)[0]
+        if judge_comparison(rows, number).is_win:
             chosen, origin, reason = found, "found", _describe(found, closest, found)
         elif _subtract(found, closest).value > 0:
             reason = f"{reason} {_describe(found, closest, chosen)}"

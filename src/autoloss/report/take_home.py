@@ -95,7 +95,7 @@ def _describe_training(found: Search, chosen: FoundLoss) -> dict[str, str]:
         f"warm-up over {100 * values['warmup_share']:g} % of the steps" if values["warmup_share"] else "",
         f"batches of {values['batch_size']}",
         f"{round(values['epochs'] * entrant.length)} epochs",
-        f"weight decay {values['weight_decay']:g}",
+        f"weight decay {values['weight_decay']:g}" if optimizer in ("sgd", "adam", "adamw") else "",
         f"gradients clipped at norm {values['clip_norm']:g}" if values["clip_norm"] else "",
         "gradients scaled to norm 1" if values["one_norm"] else "",
     ]

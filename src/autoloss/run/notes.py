@@ -45,7 +45,8 @@ def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
             passed.append(say_loss(start.label))
         else:
             why = f"{start.reason} ({scores})" if scores else start.reason
-            found.append(f"A random tree replaces {say_loss(start.label)}: {why}.")
+            compared = " A comparison has it among the baselines." if start.is_compared else ""
+            found.append(f"A random tree replaces {say_loss(start.label)}: {why}.{compared}")
     if len(starts) > 1 and not passed:
         # One sentence for all: each of them would say the same.
         reasons = "; ".join(f"{start.label}: {start.reason}" for start in starts)

@@ -62,6 +62,11 @@ class StartVerdict:
     g: Mapping[str, float | None]
     reason: str | None
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether a comparison has it among the baselines: it is the loss of an only branch, gains something and was rejected."""
+        return self.reason is not None and len(self.g) == 1 and all(g is not None and g > 0 for g in self.g.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -38,6 +38,8 @@ brier | Brier score | squared error of the probabilities | (p - y)**2
     {BRIER}
 absolute | absolute error of probabilities | absolute error of the right class's probability | -y * p
     {ABSOLUTE}
+generalized_ce | generalized cross entropy | bounded cross entropy for wrong labels, q = 1/2 | -y * sqrt(p)
+    Zhang & Sabuncu, 2018, Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels, Eq. 6
 dice | Dice by class | soft Dice of each class in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
     {DICE}
 tversky | Tversky loss | soft Tversky index of each class | -mean_nhw(y * p) / mean_nhw(2 * y + p)
@@ -59,6 +61,9 @@ focal_bce | binary focal loss | focal loss of each label | -((1 - p)**2 * y * lo
     {FOCAL}
 brier_bce | binary Brier score | squared error of the probabilities | (p - y)**2
     {BRIER}
+generalized_bce | generalized binary cross entropy | bounded cross entropy for wrong labels, q = 1/2 | \
+-(y * sqrt(p) + (1 - y) * sqrt(1 - p))
+    Zhang & Sabuncu, 2018, Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels, Eq. 6
 dice_bce | Dice by label | soft Dice of each label in the batch | -mean_nhw(y * p) / mean_nhw(y + p)
     {DICE}
 tversky_bce | Tversky loss by label | soft Tversky index of each label | -mean_nhw(y * p) / mean_nhw(2 * y + p)
