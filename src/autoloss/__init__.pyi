@@ -10,8 +10,8 @@ from autoloss.errors import RequestError as RequestError
 from autoloss.errors import RunError as RunError
 from autoloss.evaluation.dispatch import Machines as Machines
 from autoloss.formulas.simplify import simplify as simplify
-from autoloss.proposing.archive import AgeingPopulation as AgeingPopulation
-from autoloss.proposing.archive import Archive as Archive
+from autoloss.proposing.evolution import AgeingPopulation as AgeingPopulation
+from autoloss.proposing.evolution import Archive as Archive
 from autoloss.proposing.evolution import Evolution as Evolution
 from autoloss.proposing.initialization import initial_expression as initial_expression
 from autoloss.proposing.mutation import Kind as Kind

@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.proposing.archive import Archive
-from autoloss.proposing.evolution import Evolution
+from autoloss.proposing.evolution import Archive, Evolution
 from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind

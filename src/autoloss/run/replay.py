@@ -14,9 +14,9 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.archive import Archive
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.draft import Draft
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.machine import VERDICTS_PER_BATCH

@@ -10,7 +10,7 @@ from typing import Any
 from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.memory import SHIPPED_PRIOR, UNINFORMED, read_prior
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, name_proposer

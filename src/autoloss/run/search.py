@@ -16,7 +16,7 @@ from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Machines
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
