@@ -165,7 +165,7 @@ MUTANTS = {
         readers,
     ),
     "attempts keyed without their candidate": Mutant(
-        "autoloss.proposing.attempts:draw_attempt",
+        "autoloss.proposing.mutation:draw_attempt",
         {'"attempt", candidate, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",

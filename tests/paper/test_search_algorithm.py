@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.evolution import AgeingPopulation, Evolution
-from autoloss.proposing.mutation import MUTATIONS, Kind
+from autoloss.proposing.mutation import MUTATIONS, Kind, draw_attempt
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import Outcome, State
 from autoloss.proposing.view import Ledger, View

@@ -14,10 +14,9 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.equivalence import pack_verdict
 from autoloss.proposing.jobs import Attempt, RejectionBatch
-from autoloss.proposing.mutation import Kind
+from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.engines import ENGINES

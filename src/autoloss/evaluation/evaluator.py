@@ -13,9 +13,8 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
-from autoloss.proposing.mutation import Kind
+from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.records import Outcome, to_record
 from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.gradients import draw_directions

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from autoloss.errors import RunError
-from autoloss.proposing.attempts import resolve_kind
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
 from autoloss.proposing.jobs import Attempt
+from autoloss.proposing.mutation import resolve_kind
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import Candidate, Origin
 from autoloss.rejection.reasons import Reason
