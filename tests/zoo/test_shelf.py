@@ -13,8 +13,8 @@ from autoloss import zoo
 from autoloss.comparison.baselines import baselines
 from autoloss.run.request import make_request
 from autoloss.run.starting_losses import name_losses, parse_starting_losses
+from autoloss.space.form import Activation
 from autoloss.space.operators import OPERATORS
-from autoloss.space.options import Activation
 from tests.tasks.toy import TwoHeadsTask
 
 

@@ -17,9 +17,8 @@ from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual,
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.space.form import ACTIVATIONS, PAIR_KERNELS, Activation, BranchForm, Kernel
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.options import ACTIVATIONS, PAIR_KERNELS, Activation, Kernel
 from autoloss.space.pairs import PairBranch
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 from autoloss.space.ranges import BINARY, BOUNDS, LARGE, POSITIVE, REAL, Range, bound_power, bound_product, bound_sum

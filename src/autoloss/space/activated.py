@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample, require_measure
-from autoloss.space.form import BranchForm
+from autoloss.space.form import PROBABILITIES, Activation, BranchForm, Divisor, Encoding, Kernel
 from autoloss.space.operators import upcast
-from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel
 from autoloss.space.ranges import UNIT, Range
 
 SURE = 20.0

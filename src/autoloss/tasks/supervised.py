@@ -16,10 +16,9 @@ from autoloss.errors import RequestError
 from autoloss.options import check_arguments
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.space.form import KINDS, STANDARD
+from autoloss.space.form import KINDS, STANDARD, Activation
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
-from autoloss.space.options import Activation
 from autoloss.tasks.checks import (
     build_network,
     check_finite,

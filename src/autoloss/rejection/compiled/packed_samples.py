@@ -20,7 +20,7 @@ from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.options import PAIR_KERNELS, Kernel
+from autoloss.space.form import PAIR_KERNELS, Kernel
 from autoloss.space.ranges import Range
 
 Packed = NDArray[np.floating[Any]]

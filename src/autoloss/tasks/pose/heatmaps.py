@@ -17,8 +17,8 @@ from torch import Tensor
 from autoloss.errors import RequestError
 from autoloss.space.activated import spatial
 from autoloss.space.branch import Branch, Role
+from autoloss.space.form import Kernel
 from autoloss.space.operators import upcast
-from autoloss.space.options import Kernel
 
 REACH = 3.0
 """Standard deviations beyond which a target is 0, along each side."""
