@@ -52,9 +52,6 @@ class Promotion(Proposer):
     the one that is promoted; the larger share is looked at first. Before others, the losses that the search started from are
     trained whole, as far as `search.promote_start` allows, the first one when all have been planned: a known loss is not given up
     because it learns slowly, and a search that is stopped early has one.
-
-    Args:
-        proposer: Plans at the first rung.
     """
 
     def __init__(self, proposer: Proposer, configuration: Configuration) -> None:

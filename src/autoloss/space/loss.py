@@ -314,11 +314,7 @@ def _describe(found: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HandWritten:
-    """A named loss that is not a tree; its text form is its name.
-
-    Args:
-        make: Returns the loss of a branch.
-    """
+    """A named loss that is not a tree; its text form is its name."""
 
     name: str
     make: Callable[[Branch], BranchLoss]

@@ -281,11 +281,7 @@ def _find_fault(table: str, row: Row) -> str | None:
 
 
 def read_once(directory: str | Path, *, thorough: bool = False) -> Reader:
-    """Read a run once, as far as it is.
-
-    Args:
-        thorough: As of a `Reader`.
-    """
+    """Read a run once, as far as it is."""
     found = Reader(Path(directory), thorough=thorough)
     for problem in found.damaged:
         raise StoreError(problem)

@@ -154,11 +154,7 @@ class RunSettings:
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, str], path: Path) -> RunSettings:
-        """Decode the rows of a store.
-
-        Args:
-            path: Of the store, for messages.
-        """
+        """Decode the rows of a store."""
         found: dict[str, Any] = {}
         for one in fields(cls):
             name = one.name

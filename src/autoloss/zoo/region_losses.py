@@ -55,11 +55,7 @@ class Regions:
 @final
 @dataclass(frozen=True, slots=True)
 class RegionLoss:
-    """A hand-written loss of one branch.
-
-    Args:
-        value: Regions → scalar.
-    """
+    """A hand-written loss of one branch."""
 
     branch: Branch
     value: Callable[[Regions], Tensor]
