@@ -14,7 +14,7 @@ from typing import cast, final
 
 import torch
 from torch import Tensor
-from torch.autograd.functional import jvp
+from torch.autograd.functional import jvp  # pyright: ignore[reportUnknownVariableType]
 
 from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
