@@ -24,7 +24,7 @@ torchvision = pytest.importorskip("torchvision")
 detection = pytest.importorskip("autoloss.tasks.detection.task")
 examples = pytest.importorskip("autoloss.tasks.detection.samples")
 digits = pytest.importorskip("autoloss.tasks.detection.digits")
-faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
+faster_rcnn = pytest.importorskip("autoloss.tasks.detection.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 head = pytest.importorskip("autoloss.tasks.detection.heads.head")
 
