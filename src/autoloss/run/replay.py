@@ -34,9 +34,8 @@ from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store.database import StoreError
-from autoloss.store.rows import candidate_to_row
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Store
+from autoloss.store.store import Store, candidate_to_row
 from autoloss.tasks.task import Task
 
 

@@ -22,8 +22,8 @@ from autoloss.proposing.records import Individual, State
 from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import join_losses, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
-from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
+from autoloss.store.store import read_figures
 from autoloss.zoo.entries import say_loss
 
 if TYPE_CHECKING:

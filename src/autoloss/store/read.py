@@ -15,9 +15,8 @@ from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.store.database import NUMBER, Row, read_script
 from autoloss.store.lock import owner_lives
-from autoloss.store.rows import Pool, StoreError, outcome_from_row, read_figures, training_from_row
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Store
+from autoloss.store.store import Pool, Store, StoreError, outcome_from_row, read_figures, training_from_row
 
 TABLES = ("candidate", "training", "rejected")
 ALLOWED = {
