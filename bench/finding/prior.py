@@ -29,7 +29,7 @@ import numpy as np
 
 from autoloss.proposing import memory
 from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.guided import CAUTION
+from autoloss.proposing.evolution import CAUTION
 from autoloss.proposing.memory import Forest, Memory, grow_forest, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.proposing.score_model import ScoreModel

@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 
-from autoloss.proposing.evolution import AgeingPopulation
-from autoloss.proposing.guided import LEAST_OBSERVED, MOST_OBSERVED, Guided
+from autoloss.proposing.evolution import LEAST_OBSERVED, MOST_OBSERVED, AgeingPopulation, Guided
 from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan

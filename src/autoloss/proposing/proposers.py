@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autoloss.errors import RequestError, unknown
-from autoloss.proposing.evolution import AgeingPopulation, Archive, Evolution
-from autoloss.proposing.guided import Guided
+from autoloss.proposing.evolution import AgeingPopulation, Archive, Evolution, Guided
 from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
