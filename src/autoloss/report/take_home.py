@@ -19,7 +19,7 @@ from autoloss.training.recipe import STEP_RULES
 from autoloss.training.training import THRESHOLD
 
 if TYPE_CHECKING:
-    from autoloss.run.trust import Trust
+    from autoloss.run.user_files import Trust
 
 
 def export_loss(

@@ -30,7 +30,7 @@ from autoloss.run.notes import (
 from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
-from autoloss.run.trust import sign_code
+from autoloss.run.user_files import sign_code
 from autoloss.settings import SearchSettings
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files

@@ -27,8 +27,7 @@ from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
-from autoloss.run.trust import Trust, check_trust
-from autoloss.run.user_files import importable_files
+from autoloss.run.user_files import Trust, check_trust, importable_files
 from autoloss.space.expression import Alphabet
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator

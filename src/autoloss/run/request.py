@@ -17,8 +17,7 @@ from autoloss.proposing.proposers import check_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, name_losses, parse_starting_losses, read_losses
-from autoloss.run.trust import Trust, check_trust
-from autoloss.run.user_files import absolute_name
+from autoloss.run.user_files import Trust, absolute_name, check_trust
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm

@@ -27,7 +27,7 @@ from autoloss.store.store import read_figures
 from autoloss.zoo.entries import say_loss
 
 if TYPE_CHECKING:
-    from autoloss.run.trust import Trust
+    from autoloss.run.user_files import Trust
     from autoloss.settings import Configuration
     from autoloss.space.branch import Branch
     from autoloss.space.form import BranchForm
@@ -308,7 +308,7 @@ class Search:
 
     def _allow_operators(self) -> None:
         """Raise a `RequestError` where nobody vouches for the operators that the run names."""
-        from autoloss.run.trust import check_trust
+        from autoloss.run.user_files import check_trust
 
         check_trust(self.settings, self.directory, self.trust, task=False)
 

@@ -25,8 +25,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
-from autoloss.run.trust import check_trust
-from autoloss.run.user_files import importable_files
+from autoloss.run.user_files import check_trust, importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE

@@ -19,8 +19,7 @@ from autoloss.atomic_files import write_text
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.errors import RequestError
 from autoloss.run.results import Search, find_learning_rate
-from autoloss.run.trust import check_trust
-from autoloss.run.user_files import importable_files
+from autoloss.run.user_files import check_trust, importable_files
 from autoloss.untrusted_json import parse_json
 
 FILE = "scenes.json"
