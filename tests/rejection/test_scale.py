@@ -15,7 +15,7 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.rejection.compiled.engine import CompiledEngine
-from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.engine import Gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.rejection.scale import SHARE_RIGHT, Scaled, ScaleMeasure, measure_norm, move_to_ideal

@@ -16,8 +16,8 @@ from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.records import Outcome, to_record
+from autoloss.rejection.engine import draw_directions
 from autoloss.rejection.engines import ENGINES
-from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration

@@ -7,8 +7,7 @@ from functools import partial
 
 from autoloss.proposing.equivalence import unpack_verdicts
 from autoloss.proposing.jobs import Attempt
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.scale import ScaleMeasure
 from autoloss.rejection.screen import screen_losses
