@@ -31,9 +31,8 @@ from torch import Tensor
 from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, collect_rows, sort_by_mean, training_seeds
-from autoloss.comparison.judgement import judge_comparison
+from autoloss.comparison.judgement import judge_comparison, recommend
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.recommendation import recommend
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.jobs import Job, Train

@@ -13,9 +13,8 @@ from scipy import stats
 
 from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, training_seeds
-from autoloss.comparison.judgement import Standing, correct_by_holm, judge_comparison
+from autoloss.comparison.judgement import Recommendation, Standing, correct_by_holm, judge_comparison
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.recommendation import Recommendation
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_table

@@ -20,9 +20,8 @@ from autoloss.comparison.entrant import (
     compare_paired,
     training_seeds,
 )
-from autoloss.comparison.judgement import SIGNIFICANT
+from autoloss.comparison.judgement import SIGNIFICANT, Origin, Recommendation, make_recommendation
 from autoloss.comparison.noise import LEVEL, Estimate, estimate_mean, find_quantile
-from autoloss.comparison.recommendation import Origin, Recommendation, make_recommendation
 from autoloss.numbers import figure, plus_minus, signed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome

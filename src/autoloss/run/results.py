@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from autoloss.comparison.entrant import Entrant, Row, Rows, read_comparison
 from autoloss.comparison.explanation import Explanation, Plan, read_explanation
-from autoloss.comparison.judgement import Judgement, judge_comparison
+from autoloss.comparison.judgement import Judgement, Recommendation, judge_comparison, recommend
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.recommendation import Recommendation, recommend
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
 from autoloss.showing import plot, to_html
