@@ -45,7 +45,7 @@ from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.task import Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments

@@ -37,7 +37,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN
 from autoloss.space.operators import OPERATORS
 from autoloss.space.parsing import parse
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 from lossbench import make_task
 from losschoices import correlate, describe_rows
 from losstable import TABLE, LossRow, read_rows

@@ -56,7 +56,7 @@ from autoloss.tasks.supervised import SupervisedTask as SupervisedTask
 from autoloss.tasks.task import Task as Task
 from autoloss.tasks.task import check_training as check_training
 from autoloss.tasks.trainer_task import FullSchedule as FullSchedule
-from autoloss.training.execution import Execution as Execution
+from autoloss.training.loop import Execution as Execution
 from autoloss.training.loop import fit as fit
 from autoloss.training.loop import seed_generators as seed_generators
 from autoloss.training.loop import shuffle_batches as shuffle_batches

@@ -29,7 +29,7 @@ from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Training
 from tests.run.quick import SETTINGS, QuickTask

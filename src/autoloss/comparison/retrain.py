@@ -28,7 +28,7 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Training
 from autoloss.untrusted_json import parse_json
 

@@ -28,7 +28,7 @@ from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.doubts import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
-from autoloss.training.execution import Execution, one_thread
+from autoloss.training.loop import Execution, one_thread
 from autoloss.training.training import Diverged, Observe, Stopped, Training
 from autoloss.workers.process_state import preserve_state
 

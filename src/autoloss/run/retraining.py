@@ -30,7 +30,7 @@ from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""

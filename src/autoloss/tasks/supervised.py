@@ -45,8 +45,7 @@ from autoloss.tasks.trainer_task import (
     draw_batches,
 )
 from autoloss.training import distribution
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors

@@ -44,8 +44,7 @@ from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training

@@ -39,8 +39,7 @@ from autoloss.tasks.trainer_task import (
     can_gain,
     draw_batches,
 )
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
