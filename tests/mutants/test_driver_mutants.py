@@ -138,7 +138,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.atomic_files:commit_file",
+        "autoloss.files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",
@@ -222,7 +222,7 @@ MUTANTS = {
         "a program",
     ),
     "JSON without a bottom": Mutant(
-        "autoloss.untrusted_json:parse_json",
+        "autoloss.files:parse_json",
         {"except RecursionError": "except MemoryError"},
         data("file beside a run"),
         "RecursionError",

@@ -20,6 +20,7 @@ from autoloss.comparison.baselines import baselines, enter_loss
 from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
+from autoloss.files import parse_json
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.recipes import Published
@@ -30,7 +31,6 @@ from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences
 from autoloss.training.loop import Execution
 from autoloss.training.training import Training
-from autoloss.untrusted_json import parse_json
 
 FILE = "retraining.sqlite"
 """The store in the folder of a retraining."""

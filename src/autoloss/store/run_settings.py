@@ -9,10 +9,10 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from autoloss.files import parse_json
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.database import StoreError
-from autoloss.untrusted_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from filelock import FileLock
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.atomic_files import commit_file
 from autoloss.errors import RequestError
+from autoloss.files import commit_file
 from autoloss.tasks.files import FAULTS_SHOWN, Fault, FaultyFile, missing_file, open_image, report_faults
 
 IGNORED = 255
