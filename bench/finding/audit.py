@@ -47,8 +47,7 @@ from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, StepRule
 from autoloss.store.lock import lock_run

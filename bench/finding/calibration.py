@@ -35,8 +35,7 @@ from autoloss.comparison.judgement import judge_comparison, recommend
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.proposing.jobs import Job, Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Job, Outcome, Train
 from autoloss.run.request import make_request, prepare
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch

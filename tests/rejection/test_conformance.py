@@ -15,8 +15,8 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.equivalence import pack_verdict
-from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind, draw_attempt
+from autoloss.proposing.records import Attempt, RejectionBatch
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine, Gradient, compute_gradient, draw_directions
 from autoloss.rejection.engines import ENGINES

@@ -24,8 +24,7 @@ from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.evaluation.dispatch import start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Origin, State
+from autoloss.proposing.records import Origin, State, Train
 from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.state import state_of
 from autoloss.report.summary import summarize

@@ -13,8 +13,7 @@ import pytest
 
 from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
-from autoloss.proposing.jobs import CompletedJob, RejectionBatch, Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import CompletedJob, Outcome, RejectionBatch, State, Train
 from autoloss.settings import LimitSettings
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers

@@ -23,8 +23,7 @@ from autoloss.comparison.entrant import (
 from autoloss.comparison.judgement import SIGNIFICANT, Origin, Recommendation, make_recommendation
 from autoloss.comparison.noise import LEVEL, Estimate, estimate_mean, find_quantile
 from autoloss.numbers import figure, plus_minus, signed
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.training.training import THRESHOLD
 
 Kind = Literal["steps", "items", "reverse", "recipe", "known", "simpler"]

@@ -21,8 +21,7 @@ from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.files import parse_json
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.recipes import Published
 from autoloss.store.lock import lock_run
 from autoloss.store.store import Store

@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
-from autoloss.proposing.records import REASON_CHARACTERS, Outcome, State
+from autoloss.proposing.records import (
+    REASON_CHARACTERS,
+    Attempt,
+    CompletedJob,
+    Job,
+    Outcome,
+    RejectionBatch,
+    State,
+    Train,
+)
 from autoloss.settings import LimitSettings
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import deal_gpus

@@ -13,9 +13,8 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind, draw_attempt
-from autoloss.proposing.records import Outcome, to_record
+from autoloss.proposing.records import Attempt, Job, Outcome, RejectionBatch, Train, make_training, to_record
 from autoloss.rejection.engine import draw_directions
 from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import Verdict, measure_reference

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from autoloss.proposing.equivalence import unpack_verdicts
-from autoloss.proposing.jobs import Attempt
+from autoloss.proposing.records import Attempt
 from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.scale import ScaleMeasure

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from autoloss.errors import RunError
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
-from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import resolve_kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import Candidate, Origin
+from autoloss.proposing.records import Attempt, Candidate, Origin
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import add_factor, join_branches, split_branches

@@ -18,10 +18,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind, draw_kind
 from autoloss.proposing.proposer import Plan, Proposer
+from autoloss.proposing.records import Attempt
 from autoloss.proposing.score_model import ScoreModel, Smoothness, describe_loss
 from autoloss.proposing.view import View
 from autoloss.settings import Configuration

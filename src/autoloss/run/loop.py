@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from autoloss.errors import RunError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import CompletedJob
 from autoloss.proposing.machine import Machine
-from autoloss.proposing.records import NewCandidate, NewTraining, State
+from autoloss.proposing.records import CompletedJob, NewCandidate, NewTraining, State
 from autoloss.run.progress import Progress
 from autoloss.store.store import Store
 

@@ -15,8 +15,7 @@ from typing import Any
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import duration, figure
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Individual, Outcome
+from autoloss.proposing.records import Individual, Outcome, Train
 from autoloss.rejection.reasons import Reason
 
 TEST_SECONDS = 0.25

@@ -17,13 +17,12 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.draft import Draft
 from autoloss.proposing.evolution import Archive
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.machine import VERDICTS_PER_BATCH
 from autoloss.proposing.memory import recall
 from autoloss.proposing.mutation import draw_attempt
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Origin, Outcome, RejectionBatch, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table

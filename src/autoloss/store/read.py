@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State, Train
 from autoloss.store.database import NUMBER, Row, read_script
 from autoloss.store.lock import owner_lives
 from autoloss.store.run_settings import RunSettings

@@ -20,8 +20,7 @@ from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter
 
 from autoloss.errors import RequestError, keep_text
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Outcome
+from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Outcome, Train
 from autoloss.store.database import Database, Row, Say, SchemaError, StoreError, warn
 from autoloss.store.run_settings import RunSettings, encode_setting
 from autoloss.training.training import Training
