@@ -31,11 +31,12 @@ def test_what_ends_during_a_rest_is_told_afterwards():
 
     with InlineWorkers(perform) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
-        tickets = [dispatcher.submit(Train("y", Training(seed=seed))) for seed in range(2)]
+        for seed in range(2):
+            dispatcher.submit(Train("y", Training(seed=seed)))
         dispatcher.queue.rest(0.02)
         assert performed == [0]
         done = dispatcher.wait(0.0)
-        assert [(one.ticket, one.result.score) for one in done] == [(tickets[0], 0.0), (tickets[1], 1.0)]
+        assert [(one.job.training.seed, one.result.score) for one in done] == [(0, 0.0), (1, 1.0)]
         assert performed == [0, 1]
 
 

@@ -98,13 +98,11 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self._workers.close()
 
-    def submit(self, job: Job) -> int:
-        """Queue a job and return its ticket, which its `CompletedJob` carries."""
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
         training = isinstance(job, Train)
         deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-        ticket = self.queue.submit(job, deadline_seconds=deadline, urgent=training)
-        self._jobs[ticket] = job
-        return ticket
+        self._jobs[self.queue.submit(job, deadline_seconds=deadline, urgent=training)] = job
 
     def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
         """Return the finished jobs: at least one, unless the time is over or no job is queued or running.
@@ -116,7 +114,7 @@ class Dispatcher:
         for outcome in [] if self._error else self.queue.wait(timeout_seconds):
             job = self._jobs.pop(outcome.job)
             try:
-                completed.append(CompletedJob(outcome.job, job, self._result(job, outcome), outcome.seconds))
+                completed.append(CompletedJob(job, self._result(job, outcome), outcome.seconds))
             except RunError as error:
                 self._error = error
         if self._error is not None and not completed:

@@ -31,8 +31,6 @@ class RejectionTester:
             first predictions may have others later (`Branch.overshoots`).
     """
 
-    __test__ = False
-
     def __init__(
         self,
         engine: Engine,

@@ -351,7 +351,6 @@ def make_training(configuration: Configuration, fidelity: float = 1.0, number: i
 class CompletedJob:
     """A job with its result, and how long it took."""
 
-    ticket: int
     job: Job
     result: Outcome | list[Attempt]
     seconds: float
