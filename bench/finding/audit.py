@@ -50,8 +50,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, Train
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, StepRule
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from digits import FEW
 from output import Figure, emit, parse_arguments
 from problems import make_worst_digit

@@ -22,9 +22,8 @@ from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
-from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import Comparison, TaskReference
-from autoloss.store.store import Store, StoreError
+from autoloss.store.store import Store, StoreError, lock_run
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule

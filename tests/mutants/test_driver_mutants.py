@@ -144,12 +144,12 @@ MUTANTS = {
         "samples are written by",
     ),
     "lock ignored": Mutant(
-        "autoloss.store.lock:lock_run",
+        "autoloss.store.store:lock_run",
         {"fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
         races_of_the_impatient,
     ),
     "owner not named": Mutant(
-        "autoloss.store.lock:_owner",
+        "autoloss.store.store:_owner",
         {'return name or "another process"': 'return "another process"'},
         races,
         "does not name",
@@ -234,7 +234,7 @@ MUTANTS = {
         "nobody",
     ),
     "a folder that is locked": Mutant(
-        "autoloss.store.lock:lock_run",
+        "autoloss.store.store:lock_run",
         {"raise RequestError(": "raise OSError("},
         folders("made read-only"),
         "ended with 1",

@@ -26,8 +26,8 @@ from autoloss.run.progress import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
-from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader, read_once
+from autoloss.store.store import lock_run
 from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored, words
 
 FACTOR = describe_factors(SCALED)

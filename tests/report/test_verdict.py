@@ -26,10 +26,9 @@ from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
 from autoloss.run.results import Search, open_run
-from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison, StartVerdict
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Replicates
 from tests.report.written import POOLED, compared, scored, searched, words

@@ -37,8 +37,7 @@ from autoloss.run.results import NeverTrained, Search, open_run, training_comman
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.training.training import Scored, Training
 
 from .quick import SETTINGS, QuickTask

@@ -23,8 +23,7 @@ from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.files import parse_json
 from autoloss.proposing.records import Outcome, Train
 from autoloss.recipes import Published
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences

@@ -30,8 +30,7 @@ from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import say_loss
 

@@ -13,9 +13,8 @@ from typing import Any, final
 
 from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State, Train
 from autoloss.store.database import NUMBER, Row, read_script
-from autoloss.store.lock import owner_lives
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Pool, Store, StoreError, outcome_from_row, read_figures, training_from_row
+from autoloss.store.store import Pool, Store, StoreError, outcome_from_row, owner_lives, read_figures, training_from_row
 
 TABLES = ("candidate", "training", "rejected")
 ALLOWED = {

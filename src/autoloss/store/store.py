@@ -1,25 +1,30 @@
 """The record of a run on disk: settings, candidates and trainings as text and numbers, appended and never changed.
 
 A row is written in one transaction and synced before anything follows from it. What is in the store is therefore finished,
-and what is finished is in the store. One process writes; readers (`autoloss.store.read`) disturb nobody.
+and what is finished is in the store. One process writes; readers (`autoloss.store.read`) disturb nobody. The writer's lock is a
+separate file, which names it: opening and closing the database file a second time would release SQLite's own locks.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import math
+import os
+import re
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeVar, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 
-from autoloss.errors import RequestError, keep_text
+from autoloss.errors import OwnedError, RequestError, RunError, keep_text
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Outcome, Train
 from autoloss.store.database import Database, Row, Say, SchemaError, StoreError, warn
 from autoloss.store.run_settings import RunSettings, encode_setting
@@ -277,3 +282,82 @@ class Store:
         for row in self.database.read("rejected"):
             found.setdefault(row["candidate"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
         return found
+
+
+LOCK = "owner.lock"
+NAME_SECONDS = 1.0
+"""Seconds that a new owner may take to write its name."""
+
+
+def lock_run(directory: Path) -> IO[str]:
+    """Make this process the one that drives a run, until the returned file is closed.
+
+    The operating system releases the run however the process ends.
+
+    Raises:
+        OwnedError: Another process drives the run.
+        RequestError: The folder cannot be written.
+        RunError: There is no room for the owner's name.
+    """
+    path = directory / LOCK
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror}. Use another folder.") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = _owner(file)
+        file.close()
+        raise OwnedError(f"{directory} is driven by {owner}. Wait for it to end, or stop it first.") from None
+    try:
+        file.truncate(0)
+        os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    except OSError as error:
+        file.close()
+        raise RunError(f"{path} cannot be written: {error.strerror}. Free disk space and try again.") from None
+    return file
+
+
+def refuse_owned(directory: Path) -> None:
+    """Refuse a run that another process drives, before anything else is done; the lock is not kept.
+
+    Raises:
+        OwnedError: Another process drives the run.
+    """
+    if (directory / LOCK).exists():
+        lock_run(directory).close()
+
+
+def owner_lives(directory: Path) -> bool | None:
+    """Return whether the last owner of a run is still running; None when it runs on another machine.
+
+    The lock itself is not tried: a reader that held it for a moment would keep a driver out.
+    """
+    try:
+        return _lives((directory / LOCK).read_text().strip())
+    except OSError:
+        return False
+
+
+def _owner(file: IO[str]) -> str:
+    """Return who holds a lock, waiting while the file still names the owner before."""
+    end = time.monotonic() + NAME_SECONDS
+    while True:
+        file.seek(0)
+        name = file.read().strip()
+        if _lives(name) is not False or time.monotonic() > end:
+            return name or "another process"
+        time.sleep(0.01)
+
+
+def _lives(name: str) -> bool | None:
+    """Return whether a named owner is running; None for one on another host."""
+    found = re.fullmatch(r"process (\d{1,9}) on (.+)", name)
+    if found is None:
+        return False
+    if found[2] != socket.gethostname():
+        return None
+    import psutil
+
+    return psutil.pid_exists(int(found[1]))
