@@ -22,7 +22,7 @@ from autoloss.report.shares import at_share, describe_factors, write_score, writ
 from autoloss.report.state import state_of
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
-from autoloss.run.progress import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
+from autoloss.run.loop import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse

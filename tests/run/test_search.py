@@ -30,8 +30,8 @@ from autoloss.report.state import state_of
 from autoloss.report.summary import summarize
 from autoloss.report.take_home import export_loss
 from autoloss.run import beginning
+from autoloss.run.loop import Finale, Progress
 from autoloss.run.notes import describe_idle_workers
-from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import NeverTrained, Search, open_run, training_command
 from autoloss.run.scoring import compare, score

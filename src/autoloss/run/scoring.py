@@ -21,8 +21,8 @@ from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
+from autoloss.run.loop import Finale, Forecast
 from autoloss.run.notes import note_changes
-from autoloss.run.progress import Finale, Forecast
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
 from autoloss.run.user_files import importable_files

@@ -22,9 +22,8 @@ from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, make_proposer
 from autoloss.run.beginning import Drive, prepare_search, write_start
-from autoloss.run.loop import run_loop
+from autoloss.run.loop import Forecast, NotebookLine, ObserveSearch, Progress, count_finale, run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
-from autoloss.run.progress import Forecast, NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run
 from autoloss.run.starting_losses import StartingLoss
