@@ -193,10 +193,11 @@ def restore_request(
     """
     check_trust(settings, directory, trust, task=task is None)
     loaded = load_task(settings.task, task)
-    for name, stored, found in (
-        ("title", settings.title, loaded.name),
-        ("branches", _leave_out_samples(settings.branches), _leave_out_samples(branch_forms(loaded))),
-    ):
+    forms = (
+        {name: form.leave_out_samples() for name, form in branches.items()}
+        for branches in (settings.branches, branch_forms(loaded))
+    )
+    for name, stored, found in (("title", settings.title, loaded.name), ("branches", *forms)):
         if stored != found:
             raise RequestError(
                 f"The run in {directory} was started with another task: its {name} is {stored}; the {name} given is {found}. "
@@ -241,7 +242,3 @@ def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = No
         samples: Those of the run, which tell what kind of target each branch has.
     """
     return {name: branch.form((samples or {}).get(name, ())) for name, branch in task.branches.items()}
-
-
-def _leave_out_samples(forms: Mapping[str, BranchForm]) -> dict[str, BranchForm]:
-    return {name: form.leave_out_samples() for name, form in forms.items()}
