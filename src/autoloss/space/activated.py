@@ -160,6 +160,11 @@ def spatial(prediction: Tensor) -> Tensor:
     return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
 
 
+def flatten_depth(values: Tensor) -> Tensor:
+    """View volumes (N, C, D, H, W) as their slices, (N·D, C, H, W); other values are unchanged."""
+    return values.transpose(1, 2).flatten(0, 1) if values.ndim == 5 else values
+
+
 def activate(prediction: Tensor, activation: str) -> Tensor:
     """Turn a raw prediction (N, C, H, W) into the leaf p; one logit becomes two channels."""
     if activation == "none":
