@@ -72,8 +72,6 @@ class Draft:
             RunError: The attempts at this branch are used up.
             LookupError: The attempt needs the protocol's verdict and was not simulated.
         """
-        if attempt.number != self.tried[branch]:
-            raise ValueError(f"Attempt {attempt.number} at {branch} was given; attempt {self.tried[branch]} is next.")
         reason, attempt = self._judge(branch, attempt)
         self.tried[branch] += 1
         self.counts["sampled"] += 1
