@@ -27,7 +27,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 from autoloss.space.parsing import parse
-from autoloss.zoo.boxes import SmoothL1
+from autoloss.zoo.written import SmoothL1
 from tests.rejection.scenes import mean_iou
 from tests.rejection.test_box_areas import drawn as drawn_boxes
 from tests.rejection.test_engine import BRANCHES as ENGINE_BRANCHES

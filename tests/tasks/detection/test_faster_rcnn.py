@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autoloss.space.boxes import BoxClassification, BoxRegression, decode
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.zoo.boxes import SmoothL1
+from autoloss.zoo.written import SmoothL1
 
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.faster_rcnn")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
