@@ -65,15 +65,12 @@ class GroundTruth:
     masks: Sequence[RunLengths] = ()
 
     def __post_init__(self) -> None:
-        count = len(self.boxes)
-        for name, default in (
-            ("crowd", np.zeros(count, bool)),
-            ("area", box_areas(self.boxes)),
-            ("difficult", np.zeros(count, bool)),
-        ):
-            if len(getattr(self, name)) != count:
-                if len(getattr(self, name)):
-                    raise RequestError(f"{count} boxes have {len(getattr(self, name))} values of {name}.")
+        count, none = len(self.boxes), np.zeros(len(self.boxes), bool)
+        for name, default in {"crowd": none, "area": box_areas(self.boxes), "difficult": none}.items():
+            given = len(getattr(self, name))
+            if given not in (0, count):
+                raise RequestError(f"{count} boxes have {given} values of {name}.")
+            if not given:
                 object.__setattr__(self, name, default)
 
 
