@@ -18,9 +18,8 @@ import pytest
 
 import autoloss
 from autoloss.store import store as stores
-from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import TaskReference
-from autoloss.store.store import FILE, Store
+from autoloss.store.store import FILE, Store, lock_run
 from tests.run.quick import SETTINGS, QuickTask
 from tests.screens import exit_code as run
 

@@ -31,10 +31,9 @@ from autoloss import recipes
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Train
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Outcome
+from autoloss.proposing.records import Candidate, Outcome, Train
 from autoloss.run.loop import run_loop
 from autoloss.run.request import branch_forms, make_request, prepare
 from autoloss.settings import Configuration

@@ -30,7 +30,7 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Job, Train
+from autoloss.proposing.records import Job, Train
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
 from autoloss.workers.pool import InlineWorkers

@@ -31,8 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import autoloss
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
-from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.resized_copy import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, open_copy, read_indices
 from autoloss.tasks.splits import Split
 from output import Figure, emit, make_parser, parse_arguments
 

@@ -32,7 +32,7 @@ import autoloss
 from autoloss import zoo
 from autoloss.space.loss import bind
 from autoloss.tasks.pose.people import JOINTS
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Scored, Training
 from machine import describe_device
 from output import Figure, emit, keep_rows, make_parser, parse_arguments

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Train
 from autoloss.workers.messages import Finished, JobOutcome
 from autoloss.workers.pool import JobFunction, Workers
 from autoloss.workers.worker import run_job

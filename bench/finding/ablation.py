@@ -38,13 +38,11 @@ from autoloss.errors import RunError
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.memory import Memory, read_prior
-from autoloss.proposing.mutation import Kind
+from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Job, Outcome, RejectionBatch, State, Train
 from autoloss.run.loop import run_loop
 from autoloss.run.resolving import operator_table
 from autoloss.run.starting_losses import name_losses, parse_starting_losses

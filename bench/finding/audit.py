@@ -47,12 +47,10 @@ from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, StepRule
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from digits import FEW
 from output import Figure, emit, parse_arguments
 from problems import make_worst_digit

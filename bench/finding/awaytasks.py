@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import autoloss
-from autoloss.space.options import Activation
+from autoloss.space.form import Activation
 from awaydata import (
     Items,
     compose,

@@ -31,13 +31,11 @@ from torch import Tensor
 from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, collect_rows, sort_by_mean, training_seeds
-from autoloss.comparison.judgement import judge_comparison
+from autoloss.comparison.judgement import judge_comparison, recommend
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.recommendation import recommend
 from autoloss.comparison.record import Record
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.proposing.jobs import Job, Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Job, Outcome, Train
 from autoloss.run.request import make_request, prepare
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
@@ -46,7 +44,7 @@ from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.task import Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments

@@ -32,11 +32,9 @@ import autoloss
 from autoloss import recipes
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.attempts import resolve_kind
 from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.jobs import Attempt, RejectionBatch, Train
-from autoloss.proposing.mutation import Kind, draw_kind
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.mutation import Kind, draw_kind, resolve_kind
+from autoloss.proposing.records import Attempt, Outcome, RejectionBatch, Train
 from autoloss.run.resolving import operator_table
 from autoloss.run.starting_losses import name_losses, parse_starting_losses
 from autoloss.settings import Configuration, OffspringSettings, StepRule

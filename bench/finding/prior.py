@@ -29,7 +29,7 @@ import numpy as np
 
 from autoloss.proposing import memory
 from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.guided import CAUTION
+from autoloss.proposing.evolution import CAUTION
 from autoloss.proposing.memory import Forest, Memory, grow_forest, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.proposing.score_model import ScoreModel
@@ -37,7 +37,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN
 from autoloss.space.operators import OPERATORS
 from autoloss.space.parsing import parse
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 from lossbench import make_task
 from losschoices import correlate, describe_rows
 from losstable import TABLE, LossRow, read_rows

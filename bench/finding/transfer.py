@@ -35,8 +35,7 @@ import autoloss
 from autoloss.comparison.entrant import training_seeds
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import Configuration, StepRule
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.factory import make_recipe

@@ -28,10 +28,10 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
+from autoloss.tasks.detection.average_precision import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.digits import CLASSES, compose_box_scenes
+from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
 from autoloss.tasks.detection.heads import INSTANCE_HEADS
-from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
-from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
 from autoloss.tasks.detection.task import MASK_METRICS, BranchSettings, DetectionTask
 from output import Figure, emit, make_parser, parse_arguments
 

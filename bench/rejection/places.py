@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import autoloss
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.options import Activation
+from autoloss.space.form import Activation
 from autoloss.tasks.tabular.metrics import average_precision
 
 SAMPLES = 5

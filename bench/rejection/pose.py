@@ -26,9 +26,8 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Sample
 from autoloss.space.parsing import parse
 from autoloss.tasks.pose.figures import compose_figures
-from autoloss.tasks.pose.heatmaps import HeatmapBranch
+from autoloss.tasks.pose.heatmaps import HeatmapBranch, simple_baseline
 from autoloss.tasks.pose.metrics import share_of_thresholds
-from autoloss.tasks.pose.network import simple_baseline
 from autoloss.tasks.pose.task import PoseTask
 from output import Figure, emit, make_parser, parse_arguments
 

@@ -32,8 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import autoloss
-from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.mutation import Kind, mutate
+from autoloss.proposing.mutation import Kind, draw_attempt, mutate
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Train
 
 VARIABLE = "AUTOLOSS_CRASH"
 _STAGES = {

@@ -19,7 +19,7 @@ from unittest import mock
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.run.progress import Finale, Progress
+from autoloss.run.loop import Finale, Progress
 from autoloss.run.results import open_run
 from autoloss.store import database
 from autoloss.store import samples as sample_files

@@ -35,8 +35,7 @@ from autoloss.evaluation.dispatch import Dispatcher, job_key
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
 from autoloss.proposing.records import State
-from autoloss.run.loop import run_loop
-from autoloss.run.progress import Progress
+from autoloss.run.loop import Progress, run_loop
 from autoloss.settings import Configuration
 from autoloss.store.store import FILE, Store
 from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection

@@ -21,10 +21,9 @@ from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, Job, Train
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Job, Outcome, State, Train
 from autoloss.run.loop import run_loop
 from autoloss.run.request import branch_forms, make_request, prepare
 from autoloss.settings import Configuration

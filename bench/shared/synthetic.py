@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoloss import recipes
-from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
-from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import Candidate, Outcome, State
+from autoloss.proposing.mutation import Kind, draw_attempt
+from autoloss.proposing.records import Attempt, Candidate, Job, Outcome, RejectionBatch, State, Train
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch

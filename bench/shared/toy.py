@@ -16,7 +16,7 @@ from autoloss import recipes
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.task import Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training
 
 ROWS, CLASSES = 6, 3

@@ -10,8 +10,8 @@ from autoloss.errors import RequestError as RequestError
 from autoloss.errors import RunError as RunError
 from autoloss.evaluation.dispatch import Machines as Machines
 from autoloss.formulas.simplify import simplify as simplify
-from autoloss.proposing.archive import AgeingPopulation as AgeingPopulation
-from autoloss.proposing.archive import Archive as Archive
+from autoloss.proposing.evolution import AgeingPopulation as AgeingPopulation
+from autoloss.proposing.evolution import Archive as Archive
 from autoloss.proposing.evolution import Evolution as Evolution
 from autoloss.proposing.initialization import initial_expression as initial_expression
 from autoloss.proposing.mutation import Kind as Kind
@@ -56,7 +56,7 @@ from autoloss.tasks.supervised import SupervisedTask as SupervisedTask
 from autoloss.tasks.task import Task as Task
 from autoloss.tasks.task import check_training as check_training
 from autoloss.tasks.trainer_task import FullSchedule as FullSchedule
-from autoloss.training.execution import Execution as Execution
+from autoloss.training.loop import Execution as Execution
 from autoloss.training.loop import fit as fit
 from autoloss.training.loop import seed_generators as seed_generators
 from autoloss.training.loop import shuffle_batches as shuffle_batches

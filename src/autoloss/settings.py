@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autoloss.errors import RequestError, quote, unknown
+from autoloss.files import parse_json
 from autoloss.options import Amount, Count, Natural, Positive, PositiveShare, Share, ShareBelowOne, declare, list_types
-from autoloss.untrusted_json import parse_json
 
 Threshold = Literal["relative", "absolute"]
 StepRule = Literal["recipe", "clipped", "one_norm", "adamw", "warmup", "cosine"]

@@ -12,7 +12,7 @@ from sklearn import metrics
 
 import away
 from autoloss.comparison.entrant import Entrant, Measurements, compare_paired
-from autoloss.comparison.recommendation import Recommendation
+from autoloss.comparison.judgement import Recommendation
 from awayarms import GATE, take_best_rates
 from awayaudit import Trainer, describe_entrant, drop_names, find_p, make_entrant, read_audit, write_audit
 from awaydata import Items

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss import Recipe, SupervisedTask
-from autoloss.space.options import Activation
+from autoloss.space.form import Activation
 from autoloss.tasks.data import Data
 
 SIZES = {"train": 256, "valid": 400, "test": 1000}

@@ -17,8 +17,7 @@ from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Outcome, State, Train
 from autoloss.run.beginning import describe_tries
 from autoloss.settings import Configuration
 from autoloss.store.store import Store

@@ -9,8 +9,7 @@ import pytest
 
 from autoloss.comparison.entrant import CONFIRMATION, Entrant, Row, training_seeds
 from autoloss.comparison.racing import MOST, Race, find_contenders, follow_race
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Outcome, State, Train
 from autoloss.settings import FinalSettings
 
 FINAL = FinalSettings(confirm=10, confirm_seeds=2, finalists=4, finalist_seeds=3)

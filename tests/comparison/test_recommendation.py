@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autoloss.comparison.entrant import Entrant, Row
+from autoloss.comparison.judgement import recommend
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.recommendation import recommend
 from autoloss.proposing.records import Outcome, State
 from autoloss.training.training import Replicates
 

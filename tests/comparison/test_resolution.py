@@ -7,8 +7,7 @@ import math
 import pytest
 
 from autoloss.comparison.resolution import Resolution, measure_resolution
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Outcome, State, Train
 from autoloss.training.training import Replicates, Training
 
 

@@ -22,14 +22,13 @@ from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
-from autoloss.store.lock import lock_run
 from autoloss.store.run_settings import Comparison, TaskReference
-from autoloss.store.store import Store, StoreError
+from autoloss.store.store import Store, StoreError, lock_run
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Training
 from tests.run.quick import SETTINGS, QuickTask

@@ -138,18 +138,18 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.atomic_files:commit_file",
+        "autoloss.files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",
     ),
     "lock ignored": Mutant(
-        "autoloss.store.lock:lock_run",
+        "autoloss.store.store:lock_run",
         {"fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
         races_of_the_impatient,
     ),
     "owner not named": Mutant(
-        "autoloss.store.lock:_owner",
+        "autoloss.store.store:_owner",
         {'return name or "another process"': 'return "another process"'},
         races,
         "does not name",
@@ -165,7 +165,7 @@ MUTANTS = {
         readers,
     ),
     "attempts keyed without their candidate": Mutant(
-        "autoloss.proposing.attempts:draw_attempt",
+        "autoloss.proposing.mutation:draw_attempt",
         {'"attempt", candidate, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",
@@ -222,7 +222,7 @@ MUTANTS = {
         "a program",
     ),
     "JSON without a bottom": Mutant(
-        "autoloss.untrusted_json:parse_json",
+        "autoloss.files:parse_json",
         {"except RecursionError": "except MemoryError"},
         data("file beside a run"),
         "RecursionError",
@@ -234,7 +234,7 @@ MUTANTS = {
         "nobody",
     ),
     "a folder that is locked": Mutant(
-        "autoloss.store.lock:lock_run",
+        "autoloss.store.store:lock_run",
         {"raise RequestError(": "raise OSError("},
         folders("made read-only"),
         "ended with 1",

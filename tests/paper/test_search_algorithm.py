@@ -4,14 +4,12 @@ from collections import Counter
 
 import pytest
 
-from autoloss.proposing.archive import AgeingPopulation
-from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.evolution import Evolution
-from autoloss.proposing.mutation import MUTATIONS, Kind
+from autoloss.proposing.evolution import AgeingPopulation, Evolution
+from autoloss.proposing.mutation import MUTATIONS, Kind, draw_attempt
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import Outcome, State
 from autoloss.proposing.view import Ledger, View
-from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
+from autoloss.rejection.engine import NORM_DIGITS, PRODUCT_DIGITS
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role

@@ -11,7 +11,7 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.gradients import compute_gradient, draw_directions
+from autoloss.rejection.engine import compute_gradient, draw_directions
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate

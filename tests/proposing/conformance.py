@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.records import Candidate, Origin, Outcome, State

@@ -7,9 +7,8 @@ from random import Random
 
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 
 MAIN = ("main",)

@@ -9,8 +9,7 @@ import torch
 from scipy.stats import chi2_contingency
 
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import SMALL_STEPS, draw_attempt, resolve_kind
-from autoloss.proposing.mutation import Kind, mutate
+from autoloss.proposing.mutation import SMALL_STEPS, Kind, draw_attempt, mutate, resolve_kind
 from autoloss.settings import Configuration, EvolutionSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression

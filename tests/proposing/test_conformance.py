@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from autoloss.proposing.archive import AgeingPopulation
+from autoloss.proposing.evolution import AgeingPopulation
 from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan

@@ -10,7 +10,7 @@ from autoloss.proposing.equivalence import SignatureIndex, VerdictCache, pack_ve
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.records import Outcome, State
 from autoloss.proposing.view import Ledger
-from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
+from autoloss.rejection.engine import Gradient, compute_gradient, draw_directions
 from autoloss.settings import Configuration
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse

@@ -9,12 +9,10 @@ from random import Random
 
 import pytest
 
-from autoloss.proposing.archive import AgeingPopulation
-from autoloss.proposing.guided import LEAST_OBSERVED, MOST_OBSERVED, Guided
-from autoloss.proposing.jobs import Attempt
+from autoloss.proposing.evolution import LEAST_OBSERVED, MOST_OBSERVED, AgeingPopulation, Guided
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Attempt, Outcome, State
 from autoloss.proposing.score_model import BOUND, ScoreModel, describe_signature
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration

@@ -11,7 +11,7 @@ import pytest
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.proposing.archive import AgeingPopulation
+from autoloss.proposing.evolution import AgeingPopulation
 from autoloss.proposing.history import History
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.protocol import Reference, Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent

@@ -14,7 +14,7 @@ from autoloss.rejection.compiled.differentiation import record
 from autoloss.rejection.compiled.engine import CompiledDescent, CompiledEngine
 from autoloss.rejection.compiled.layout import Layout
 from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER, Op
-from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.engine import compute_gradient
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reference import ReferenceDescent
 from autoloss.settings import ProtocolSettings

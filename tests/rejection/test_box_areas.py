@@ -12,7 +12,7 @@ from autoloss import zoo
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.mutation import mutate
 from autoloss.rejection.compiled.engine import CompiledEngine
-from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.engine import compute_gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate

@@ -14,14 +14,12 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.equivalence import pack_verdict
-from autoloss.proposing.jobs import Attempt, RejectionBatch
-from autoloss.proposing.mutation import Kind
+from autoloss.proposing.mutation import Kind, draw_attempt
+from autoloss.proposing.records import Attempt, RejectionBatch
 from autoloss.rejection.compiled.engine import CompiledEngine
-from autoloss.rejection.engine import Engine
+from autoloss.rejection.engine import Engine, Gradient, compute_gradient, draw_directions
 from autoloss.rejection.engines import ENGINES
-from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.rejection.protocol import Descent, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent, ReferenceEngine, simulate

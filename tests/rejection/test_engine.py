@@ -28,7 +28,7 @@ from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.compiled.layout import Layout
 from autoloss.rejection.compiled.program import assemble
 from autoloss.rejection.compiled.tape import P_REGISTER, Y_REGISTER
-from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.engine import compute_gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate

@@ -15,7 +15,7 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.rejection.compiled.engine import CompiledEngine
-from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.engine import Gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.rejection.scale import SHARE_RIGHT, Scaled, ScaleMeasure, measure_norm, move_to_ideal
@@ -27,7 +27,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 from autoloss.space.parsing import parse
-from autoloss.zoo.boxes import SmoothL1
+from autoloss.zoo.written import SmoothL1
 from tests.rejection.scenes import mean_iou
 from tests.rejection.test_box_areas import drawn as drawn_boxes
 from tests.rejection.test_engine import BRANCHES as ENGINE_BRANCHES

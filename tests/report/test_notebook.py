@@ -10,7 +10,7 @@ from website import notebook
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run.progress import Finale, NotebookLine
+from autoloss.run.loop import Finale, NotebookLine
 from tests.docs import smaller
 
 SMALL = {**smaller.QUICK, "final.compare": 1, "final.compare_seeds": 2, "final.confirm": 1, "ladder.share": 0}

@@ -17,8 +17,8 @@ import torch
 
 import autoloss
 from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.comparison.judgement import Recommendation
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.recommendation import Recommendation
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
 from autoloss.proposing.initialization import initial_expression

@@ -22,12 +22,12 @@ from autoloss.report.shares import at_share, describe_factors, write_score, writ
 from autoloss.report.state import state_of
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
-from autoloss.run.progress import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
+from autoloss.run.loop import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
 from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
-from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader, read_once
+from autoloss.store.store import lock_run
 from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored, words
 
 FACTOR = describe_factors(SCALED)

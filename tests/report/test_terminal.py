@@ -12,7 +12,7 @@ from autoloss.comparison.retrain import Pace
 from autoloss.report.leaderboard import table
 from autoloss.report.status import Status, line, panel
 from autoloss.report.terminal import console
-from autoloss.run.progress import Finale
+from autoloss.run.loop import Finale
 
 HOSTILE = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eabc [/b]"
 SEEN = "[red]a[/red] :smile: �[2J�]0;owned �31m �abc [/b]"

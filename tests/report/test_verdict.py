@@ -13,9 +13,8 @@ from scipy import stats
 
 from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, training_seeds
-from autoloss.comparison.judgement import Standing, correct_by_holm, judge_comparison
+from autoloss.comparison.judgement import Recommendation, Standing, correct_by_holm, judge_comparison
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.comparison.recommendation import Recommendation
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_table
@@ -27,10 +26,9 @@ from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
 from autoloss.run.results import Search, open_run
-from autoloss.store.lock import lock_run
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison, StartVerdict
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Replicates
 from tests.report.written import POOLED, compared, scored, searched, words

@@ -10,7 +10,7 @@ import pytest
 import autoloss
 from autoloss.comparison.entrant import Entrant, Row
 from autoloss.comparison.explanation import CLASSES, CONFIDENCE, NONE, STEPS, Control, Explanation
-from autoloss.comparison.recommendation import Recommendation
+from autoloss.comparison.judgement import Recommendation
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.writing import write_report

@@ -15,7 +15,7 @@ import faults_folders
 import faults_outside
 import faults_sharing
 import toy
-from autoloss.proposing.guided import LEAST_OBSERVED
+from autoloss.proposing.evolution import LEAST_OBSERVED
 from autoloss.proposing.mutation import Kind
 from crash_points import POINTS
 from promise import Shown

@@ -14,8 +14,7 @@ from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing import machine
 from autoloss.proposing.equivalence import pack_verdict, unpack_verdicts
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import RejectionBatch
-from autoloss.proposing.records import Origin, State
+from autoloss.proposing.records import Origin, RejectionBatch, State
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store.store import Store

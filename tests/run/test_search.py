@@ -24,22 +24,20 @@ from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.evaluation.dispatch import start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Origin, State
+from autoloss.proposing.records import Origin, State, Train
 from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.state import state_of
 from autoloss.report.summary import summarize
 from autoloss.report.take_home import export_loss
 from autoloss.run import beginning
+from autoloss.run.loop import Finale, Progress
 from autoloss.run.notes import describe_idle_workers
-from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import NeverTrained, Search, open_run, training_command
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.training.training import Scored, Training
 
 from .quick import SETTINGS, QuickTask

@@ -20,9 +20,9 @@ from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
 from autoloss.run.starting_losses import FROM_RUN, name_losses, parse_starting_losses
+from autoloss.space.form import ACTIVATIONS
 from autoloss.space.loss import Loss, bind
 from autoloss.space.operators import OPERATORS
-from autoloss.space.options import ACTIVATIONS
 from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
 from autoloss.training.training import Scored, Training

@@ -22,7 +22,7 @@ from autoloss.space.boxes import (
 )
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.zoo.boxes import SmoothL1
+from autoloss.zoo.written import SmoothL1
 
 RCNN = (0.1, 0.1, 0.2, 0.2)
 

@@ -16,9 +16,8 @@ from autoloss.formulas.python_file import to_python
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.statements import write_line
 from autoloss.formulas.terms import to_term
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History
-from autoloss.proposing.mutation import Kind, mutate, offspring
+from autoloss.proposing.mutation import Kind, draw_attempt, mutate, offspring
 from autoloss.proposing.proposer import Plan
 from autoloss.run.export import to_json, to_latex
 from autoloss.settings import Configuration, EvolutionSettings

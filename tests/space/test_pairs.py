@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from autoloss import zoo
 from autoloss.errors import RequestError
+from autoloss.formulas.python_file import make_branch
 from autoloss.formulas.simplify import simplify, simplify_loss
 from autoloss.rejection.scale import move_half_to_ideal
 from autoloss.space.branch import Sample
@@ -18,7 +19,6 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
 from autoloss.space.pair_lists import find_pairs, list_pairs
 from autoloss.space.pairs import PairBranch
-from autoloss.space.stored import make_branch
 from autoloss.zoo import resolve
 
 CPU = torch.device("cpu")

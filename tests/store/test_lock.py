@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from autoloss.errors import OwnedError, RequestError
-from autoloss.store.lock import FILE, lock_run, refuse_owned
+from autoloss.store.store import LOCK, lock_run, refuse_owned
 
 NOBODY = 2**22 + 1
 """Beyond what Linux numbers processes with."""
@@ -25,7 +25,7 @@ def test_an_owner_is_named_and_gone_when_it_closes(tmp_path):
 
 
 def test_the_owner_before_is_not_taken_for_the_new_one(tmp_path):
-    path = tmp_path / FILE
+    path = tmp_path / LOCK
     path.write_text(f"process {NOBODY} on {socket.gethostname()}\n")
     with path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -38,7 +38,7 @@ def test_the_owner_before_is_not_taken_for_the_new_one(tmp_path):
 
 
 def test_an_owner_on_another_host_is_believed(tmp_path):
-    path = tmp_path / FILE
+    path = tmp_path / LOCK
     path.write_text(f"process {NOBODY} on elsewhere\n")
     with path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -59,6 +59,6 @@ def test_looking_early_leaves_nothing_behind(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_a_wrong_request(tmp_path):
-    (tmp_path / FILE).mkdir()
+    (tmp_path / LOCK).mkdir()
     with pytest.raises(RequestError, match=r"owner.lock cannot be written: Is a directory"):
         lock_run(tmp_path)

@@ -12,10 +12,8 @@ import pytest
 from autoloss.errors import RequestError
 from autoloss.run.results import open_run
 from autoloss.store.database import CHECKSUM, insert
-from autoloss.store.lock import FILE as LOCK
-from autoloss.store.lock import lock_run, owner_lives
 from autoloss.store.read import Reader, read_once
-from autoloss.store.store import FILE, Store, StoreError
+from autoloss.store.store import FILE, LOCK, Store, StoreError, lock_run, owner_lives
 from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
 
 

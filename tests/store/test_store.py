@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoloss.errors import RequestError, RunError
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Candidate, Origin, Outcome, State, Train
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store import database, samples

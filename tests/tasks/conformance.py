@@ -26,7 +26,7 @@ from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.checkpoints import NETWORK, Checkpoints
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Diverged, Scored, Stopped, Training
 
 

@@ -22,8 +22,7 @@ from autoloss.tasks.metric import SplitMetrics
 from autoloss.tasks.splits import Split
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
-from autoloss.training.execution import Execution
-from autoloss.training.loop import fit
+from autoloss.training.loop import Execution, fit
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Scored, Training
 from tests.tasks.toy import Items, Noisy, accuracy

@@ -10,7 +10,7 @@ from autoloss.space.branch import Criterion
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import FrozenTask, Picture, Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Scored, Training
 from tests.tasks import conformance
 from tests.tasks.toy import TwoHeadsTask

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import autoloss
 from autoloss import Data, Diverged, Recipe, Scored, SupervisedTask, Training, bind, parse
 from autoloss.space.pairs import PairBranch
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from tests.tasks import conformance
 
 

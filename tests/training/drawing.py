@@ -16,7 +16,7 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.recipe import Recipe
 
 STEPS = 24

@@ -15,7 +15,7 @@ from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, list_checkpoints
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 from tests.training.drawing import certainty

@@ -26,8 +26,7 @@ from autoloss.training.checkpoints import (
     list_checkpoints,
     save_network,
 )
-from autoloss.training.execution import Execution
-from autoloss.training.loop import fit
+from autoloss.training.loop import Execution, fit
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Scored, Training
 from tests.tasks.test_supervised import rows

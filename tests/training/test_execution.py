@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.training.execution import Execution
-from autoloss.training.loop import fit
+from autoloss.training.loop import Execution, fit
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Scored, Training
 from tests.tasks.test_supervised import task

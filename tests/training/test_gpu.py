@@ -25,7 +25,7 @@ from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 from autoloss.workers.messages import Finished, Lost

@@ -13,8 +13,7 @@ import pytest
 
 from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
-from autoloss.proposing.jobs import CompletedJob, RejectionBatch, Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import CompletedJob, Outcome, RejectionBatch, State, Train
 from autoloss.settings import LimitSettings
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
@@ -32,11 +31,12 @@ def test_what_ends_during_a_rest_is_told_afterwards():
 
     with InlineWorkers(perform) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
-        tickets = [dispatcher.submit(Train("y", Training(seed=seed))) for seed in range(2)]
+        for seed in range(2):
+            dispatcher.submit(Train("y", Training(seed=seed)))
         dispatcher.queue.rest(0.02)
         assert performed == [0]
         done = dispatcher.wait(0.0)
-        assert [(one.ticket, one.result.score) for one in done] == [(tickets[0], 0.0), (tickets[1], 1.0)]
+        assert [(one.job.training.seed, one.result.score) for one in done] == [(0, 0.0), (1, 1.0)]
         assert performed == [0, 1]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autoloss.evaluation.dispatch import Machines, gpus_of_workers
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.workers.gpus import VARIABLE, deal_gpus, describe_gpus, list_gpus
 from autoloss.workers.pool import ProcessWorkers
 

@@ -18,8 +18,7 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher, Machines, job_key, run_jobs
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Job, RejectionBatch, Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Job, Outcome, RejectionBatch, State, Train
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.training.training import ItemWeights, Training

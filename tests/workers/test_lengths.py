@@ -11,8 +11,7 @@ import pytest
 
 from autoloss.errors import RequestError, keep_text
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, to_record
+from autoloss.proposing.records import NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, Train, to_record
 from autoloss.report.failures import group_failures
 from autoloss.run.request import make_request
 from autoloss.settings import Configuration, LimitSettings

@@ -10,8 +10,7 @@ import pytest
 
 from autoloss.errors import RunError
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.proposing.jobs import Job, Train
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Job, Outcome, State, Train
 from autoloss.workers import queue
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.leases import LeasedWorkers

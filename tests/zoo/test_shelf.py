@@ -13,8 +13,8 @@ from autoloss import zoo
 from autoloss.comparison.baselines import baselines
 from autoloss.run.request import make_request
 from autoloss.run.starting_losses import name_losses, parse_starting_losses
+from autoloss.space.form import Activation
 from autoloss.space.operators import OPERATORS
-from autoloss.space.options import Activation
 from tests.tasks.toy import TwoHeadsTask
 
 
@@ -46,6 +46,9 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "root_balanced_focal": lambda y, p: (1 - p) ** 2 * cross_entropy(y, p) / share(y).sqrt(),
     "brier": lambda y, p: (y - p) ** 2,
     "absolute": lambda y, p: -y * p,
+    # (1 − p^q) / q at q = 1/2, less its constant and halved.
+    "generalized_ce": lambda y, p: y * ((1 - p**0.5) / 0.5) / 2 - y,
+    "generalized_bce": lambda y, p: -(y * p**0.5 + (1 - y) * (1 - p) ** 0.5),
     "dice": lambda y, p: -dice(y, p),
     "tversky": lambda y, p: -tversky(y, p),
     "dice_ce": lambda y, p: cross_entropy(y, p) - dice(y, p),
@@ -130,7 +133,7 @@ def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
             "none": {"start": ["none"]},
         }.items()
     }
-    assert len(starts["default"]) == 10
+    assert len(starts["default"]) == 11
     assert starts["paper"] == starts["none"] == ()
 
 

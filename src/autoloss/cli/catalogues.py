@@ -13,8 +13,8 @@ from autoloss.space.loss_text import join_branches
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
+    from autoloss.space.form import Kernel
     from autoloss.space.loss import Loss
-    from autoloss.space.options import Kernel
 
 
 @app.command()

@@ -142,7 +142,7 @@ def export(
     trust: arguments.Trust = False,
 ) -> None:
     """Export a loss as Python, LaTeX or JSON. The Python file needs torch alone, or NumPy alone for boosting."""
-    from autoloss.atomic_files import write_text
+    from autoloss.files import write_text
     from autoloss.report.take_home import export_loss
 
     text = export_loss(directory, individual, to, say, trust or operators or (), library)

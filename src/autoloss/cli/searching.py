@@ -61,7 +61,7 @@ def search(
     off = None if given.pop("without") is None else tuple(arguments.parse_list(without or ""))
     limits = {"evolution.maximum_operators": given.pop("size_limit"), "space.without": off}
     given["settings"] |= {name: value for name, value in limits.items() if value is not None}
-    from autoloss.store.lock import refuse_owned
+    from autoloss.store.store import refuse_owned
 
     if out is not None:
         refuse_owned(out)
@@ -91,7 +91,7 @@ def resume(
 ) -> None:
     """Resume a run where it stopped."""
     given = arguments.read(locals())
-    from autoloss.store.lock import refuse_owned
+    from autoloss.store.store import refuse_owned
 
     refuse_owned(directory)
     with resuming(context):

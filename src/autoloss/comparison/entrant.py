@@ -11,8 +11,7 @@ from typing import TypeVar, final
 
 from autoloss.comparison.noise import Estimate, estimate_mean, subtract_replicates
 from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import SearchSettings, StepRule
 from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import split_branches

@@ -20,12 +20,10 @@ from autoloss.comparison.entrant import (
     compare_paired,
     training_seeds,
 )
-from autoloss.comparison.judgement import SIGNIFICANT
+from autoloss.comparison.judgement import SIGNIFICANT, Origin, Recommendation, make_recommendation
 from autoloss.comparison.noise import LEVEL, Estimate, estimate_mean, find_quantile
-from autoloss.comparison.recommendation import Origin, Recommendation, make_recommendation
 from autoloss.numbers import figure, plus_minus, signed
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.training.training import THRESHOLD
 
 Kind = Literal["steps", "items", "reverse", "recipe", "known", "simpler"]

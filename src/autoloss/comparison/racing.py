@@ -9,8 +9,7 @@ from statistics import mean
 
 from autoloss.comparison.entrant import CONFIRMATION, Entrant, Row, collect_rows, sort_by_mean, training_seeds
 from autoloss.comparison.noise import find_quantile, shrink_means
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import FinalSettings
 
 SPLIT = "valid"

@@ -24,8 +24,7 @@ from autoloss.comparison.entrant import (
 )
 from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task

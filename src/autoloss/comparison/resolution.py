@@ -9,8 +9,7 @@ from statistics import median
 
 from autoloss.comparison.entrant import Measurements, compare_paired
 from autoloss.numbers import figure
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 
 BEST = 4
 """Number of the best trainings whose differences are looked at."""

@@ -20,17 +20,15 @@ from autoloss.comparison.baselines import baselines, enter_loss
 from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.files import parse_json
+from autoloss.proposing.records import Outcome, Train
 from autoloss.recipes import Published
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.training import Training
-from autoloss.untrusted_json import parse_json
 
 FILE = "retraining.sqlite"
 """The store in the folder of a retraining."""

@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
-from autoloss.proposing.records import REASON_CHARACTERS, Outcome, State
+from autoloss.proposing.records import (
+    REASON_CHARACTERS,
+    Attempt,
+    CompletedJob,
+    Job,
+    Outcome,
+    RejectionBatch,
+    State,
+    Train,
+)
 from autoloss.settings import LimitSettings
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import deal_gpus
@@ -90,13 +98,11 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self._workers.close()
 
-    def submit(self, job: Job) -> int:
-        """Queue a job and return its ticket, which its `CompletedJob` carries."""
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
         training = isinstance(job, Train)
         deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-        ticket = self.queue.submit(job, deadline_seconds=deadline, urgent=training)
-        self._jobs[ticket] = job
-        return ticket
+        self._jobs[self.queue.submit(job, deadline_seconds=deadline, urgent=training)] = job
 
     def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
         """Return the finished jobs: at least one, unless the time is over or no job is queued or running.
@@ -108,7 +114,7 @@ class Dispatcher:
         for outcome in [] if self._error else self.queue.wait(timeout_seconds):
             job = self._jobs.pop(outcome.job)
             try:
-                completed.append(CompletedJob(outcome.job, job, self._result(job, outcome), outcome.seconds))
+                completed.append(CompletedJob(job, self._result(job, outcome), outcome.seconds))
             except RunError as error:
                 self._error = error
         if self._error is not None and not completed:

@@ -13,12 +13,10 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
-from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import Outcome, to_record
+from autoloss.proposing.mutation import Kind, draw_attempt
+from autoloss.proposing.records import Attempt, Job, Outcome, RejectionBatch, Train, make_training, to_record
+from autoloss.rejection.engine import draw_directions
 from autoloss.rejection.engines import ENGINES
-from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration
@@ -29,7 +27,7 @@ from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.doubts import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
-from autoloss.training.execution import Execution, one_thread
+from autoloss.training.loop import Execution, one_thread
 from autoloss.training.training import Diverged, Observe, Stopped, Training
 from autoloss.workers.process_state import preserve_state
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from autoloss.proposing.equivalence import unpack_verdicts
-from autoloss.proposing.jobs import Attempt
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient
+from autoloss.proposing.records import Attempt
+from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.scale import ScaleMeasure
 from autoloss.rejection.screen import screen_losses
@@ -31,8 +30,6 @@ class RejectionTester:
         partly: An engine whose samples have partly right predictions (`move_to_ideal`), where losses that have one gradient at the
             first predictions may have others later (`Branch.overshoots`).
     """
-
-    __test__ = False
 
     def __init__(
         self,

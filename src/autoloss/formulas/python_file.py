@@ -6,17 +6,21 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import read_own_functions, select_functions
 from autoloss.formulas.statements import Statements, get_variable, write_line
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.boxes import BoxRegression
+from autoloss.space.branch import Branch
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import MAIN, Loss
 from autoloss.space.one_hot import LEAST, USUAL, OneHotTree, shorten
 from autoloss.space.operators import EPSILON
-from autoloss.space.stored import make_branch
+from autoloss.space.pairs import PairBranch
 
 LINE_LENGTH = 88
 """The default of the common formatters."""
@@ -334,3 +338,17 @@ def write_pair_criterion(tree: Expression, form: BranchForm, pairs: PairForm) ->
     mean = "output.sum() / max(1, len(first))"
     mean = mean if form.weight == 1 else f"{float(form.weight)!r} * ({mean})"
     return [*lines, *statements.lines, f"output = {statements.result}", f"return {mean}"]
+
+
+def make_branch(form: BranchForm, channels: int | None = None) -> Branch | None:
+    """Make a branch with this form; None where the form does not tell how it makes its leaves.
+
+    Args:
+        channels: Of the raw prediction, which the ideal prediction needs.
+    """
+    if form.from_prediction:
+        options = ("activation", "encoding", "tolerance", "ignore_index", "divide_by", "weight")
+        return ActivatedBranch(channels=channels, **{name: getattr(form, name) for name in options})
+    if form.pairs is not None and form.activation != "softmax":
+        return PairBranch(activation=form.activation, weight=form.weight, **asdict(form.pairs))
+    return None if form.unit is None else BoxRegression(unit=form.unit, weight=form.weight)

@@ -321,28 +321,17 @@ def move_factor_out_of_pool(term: Term, facts: Facts) -> Term | None:
     return product(coefficient, call("max_pool" if upward else "min_pool", rest))
 
 
-SUM_RULES: tuple[Rule, ...] = (
-    flatten_sum,
-    combine_like_terms,
-    factor_out_number,
-    factor_out_term,
-    merge_logarithms,
-)
-PRODUCT_RULES: tuple[Rule, ...] = (
-    flatten_product,
-    combine_like_factors,
-    distribute_number,
-    factor_out_minus,
-)
-POWER_RULES: tuple[Rule, ...] = (
-    compute_constant,
-    merge_powers,
-    split_power_of_multiple,
-    drop_on_binary,
-    drop_sign_in_even_power,
-    drop_root_in_even_power,
-)
-CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "sum": (flatten_sum, combine_like_terms, factor_out_number, factor_out_term, merge_logarithms),
+    "product": (flatten_product, combine_like_factors, distribute_number, factor_out_minus),
+    "power": (
+        compute_constant,
+        merge_powers,
+        split_power_of_multiple,
+        drop_on_binary,
+        drop_sign_in_even_power,
+        drop_root_in_even_power,
+    ),
     "abs": (compute_constant, drop_absolute_value, split_absolute_value),
     "inv": (compute_constant, cancel_inverses, split_inverse_of_multiple),
     "log": (compute_constant, move_minus_out, expand_logarithm),
@@ -354,18 +343,11 @@ CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
     "max_pool": (drop_pool, move_factor_out_of_pool),
     "min_pool": (drop_pool, move_factor_out_of_pool),
 }
+"""Head of a node, or operator of Table 1 that it calls → its rules."""
 
 
 def rules_for(term: Term) -> tuple[Rule, ...]:
     """Return the rules of a node; none for leaves, numbers and operators of the user."""
-    match term.head:
-        case "sum":
-            return SUM_RULES
-        case "product":
-            return PRODUCT_RULES
-        case "power":
-            return POWER_RULES
-        case "call" if term.operator is not None and term.is_call(term.operator.name):
-            return CALL_RULES.get(term.operator.name, ())
-        case _:
-            return ()
+    if term.operator is None:
+        return RULES.get(term.head, ())
+    return RULES.get(term.operator.name, ()) if term.is_call(term.operator.name) else ()

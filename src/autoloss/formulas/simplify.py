@@ -17,13 +17,11 @@ from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual,
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.space.form import ACTIVATIONS, PAIR_KERNELS, Activation, BranchForm, Kernel
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.options import ACTIVATIONS, PAIR_KERNELS, Activation, Kernel
 from autoloss.space.pairs import PairBranch
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 from autoloss.space.ranges import BINARY, BOUNDS, LARGE, POSITIVE, REAL, Range, bound_power, bound_product, bound_sum
-from autoloss.space.stored import find_ranges
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box", *PAIR_KERNELS.values())
 KEPT = 20_000
@@ -70,7 +68,7 @@ def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *
 
 def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:
     """Simplify each branch of a loss with what its form says of the leaves; without a form, p is a softmax."""
-    known = {name: (find_ranges(form), form.is_single) for name, form in (forms or {}).items()}
+    known = {name: (_find_ranges(form), form.is_single) for name, form in (forms or {}).items()}
     return {
         name: simplify_term(to_term(tree), *known[name]) if name in known else simplify(tree)
         for name, tree in loss.items()
@@ -238,3 +236,11 @@ def _bound_node(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> 
         case _:
             known = BOUNDS.get(term.called.name)
             return known(parts[0]) if known and term.is_call(term.called.name) else REAL
+
+
+def _find_ranges(form: BranchForm) -> Mapping[str, Range]:
+    """Return the values that the leaves can take, as far as that is known."""
+    if form.from_prediction:
+        binary = {"y": BINARY} if form.target_kind in ("one_hot", "binary") else {}
+        return {**ActivatedBranch(activation=form.activation).ranges, **binary}
+    return {name: Range.from_bounds(low, high, binary) for name, low, high, binary in form.bounds}

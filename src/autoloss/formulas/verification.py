@@ -14,6 +14,7 @@ from typing import cast, final
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import jvp  # pyright: ignore[reportUnknownVariableType]
 
 from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
@@ -107,30 +108,25 @@ def _add_slope(name: str, known: Range, value: Tensor, generator: torch.Generato
 
 
 def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
-    """Return value and derivative of a node from those of its parts.
-
-    Backwards twice: what the first pass returns is linear in what it is given, and its factor is the derivative.
-    """
+    """Return value and derivative of a node from those of its parts."""
     if term.head == "leaf":
         return scene.leaves[term.name]
     with torch.inference_mode(False), torch.enable_grad():
-        inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
-        value = evaluate_node(term, inputs, scene.like)
-        if not value.requires_grad:
-            return value, None
-        sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
-        given = torch.ones_like(value).requires_grad_()
+        values = [value.clone() for value, _ in parts]
+        slopes = {place: slope for place, (_, slope) in enumerate(parts) if slope is not None}
+
+        def evaluate(*moving: Tensor) -> Tensor:
+            given = dict(zip(slopes, moving, strict=True))
+            return evaluate_node(term, [given.get(place, value) for place, value in enumerate(values)], scene.like)
+
+        if not slopes:
+            return evaluate(), None
         try:
-            places = [place for place, _ in sloping]
-            found = torch.autograd.grad(value, places, given, create_graph=True, allow_unused=True)
-            passed = cast("tuple[Tensor | None, ...]", found)
-            used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
-            slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
+            return cast("Dual", jvp(evaluate, tuple(values[place] for place in slopes), tuple(slopes.values())))
         except RuntimeError:
             # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
             return unknown, unknown
-        return value.detach(), slopes[0]
 
 
 def are_equal(first: Dual, second: Dual) -> bool:

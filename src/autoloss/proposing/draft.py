@@ -6,12 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from autoloss.errors import RunError
-from autoloss.proposing.attempts import resolve_kind
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
-from autoloss.proposing.jobs import Attempt
+from autoloss.proposing.mutation import resolve_kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import Candidate, Origin
+from autoloss.proposing.records import Attempt, Candidate, Origin
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import add_factor, join_branches, split_branches
@@ -73,8 +72,6 @@ class Draft:
             RunError: The attempts at this branch are used up.
             LookupError: The attempt needs the protocol's verdict and was not simulated.
         """
-        if attempt.number != self.tried[branch]:
-            raise ValueError(f"Attempt {attempt.number} at {branch} was given; attempt {self.tried[branch]} is next.")
         reason, attempt = self._judge(branch, attempt)
         self.tried[branch] += 1
         self.counts["sampled"] += 1

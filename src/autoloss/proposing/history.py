@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
-from autoloss.proposing.jobs import Attempt, Train, make_training
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Individual, Origin, Outcome, State, Train, make_training
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor

@@ -12,9 +12,17 @@ from dataclasses import dataclass, field, replace
 
 from autoloss.proposing.equivalence import VerdictCache
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import NewCandidate, NewTraining, Outcome
+from autoloss.proposing.records import (
+    Attempt,
+    CompletedJob,
+    Job,
+    NewCandidate,
+    NewTraining,
+    Outcome,
+    RejectionBatch,
+    Train,
+)
 
 TARGET_SECONDS = 0.5
 """Intended duration of one batch: short enough that little is tested in vain, long enough to be worth sending."""

@@ -28,7 +28,7 @@ from autoloss.space.form import BranchForm, Kind
 from autoloss.space.loss_text import split_factor
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 
 Values = NDArray[np.float64]
 SHIPPED_PRIOR, UNINFORMED = "default", "none"

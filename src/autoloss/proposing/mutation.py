@@ -1,4 +1,4 @@
-"""Section 3.2, Mutation: insertion, deletion, replacement, and how one branch of a candidate is made by its kind.
+"""Section 3.2, Mutation: insertion, deletion, replacement, and how each attempt at a branch of a candidate is drawn by its kind.
 
 The paper's root is the output node above the topmost operator; it is not a symbol here, so every node may be changed. Beside the
 paper's mutations there are two small steps from a loss that is good already: a weighted sum with another loss, and a change of
@@ -7,14 +7,16 @@ one factor or power inside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from random import Random
 
-from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.initialization import initial_expression, valid_expression
 from autoloss.proposing.records import PROMOTED
-from autoloss.settings import OffspringSettings
+from autoloss.settings import EvolutionSettings, OffspringSettings
 from autoloss.space.expression import Alphabet, Expression, arity, build, leaf
 from autoloss.space.numerals import weigh
 
@@ -156,3 +158,63 @@ def offspring(expression: Expression, alphabet: Alphabet, depth: int, rng: Rando
 
 def _fill(children: list[Expression], count: int, alphabet: Alphabet, rng: Random) -> list[Expression]:
     return children + [leaf(rng.choice(alphabet.leaves)) for _ in range(count - len(children))]
+
+
+SMALL_STEPS = 16
+"""Attempts at a sum or a refinement, of which there are few, after which the parent is mutated."""
+MOST_MUTATIONS = 1_000
+"""Mutations for one attempt. Of those of y·p, three in ten depend on prediction and target, of those of y·log(p) six."""
+
+
+def draw_attempt(
+    candidate: int,
+    branch: str,
+    kind: Kind,
+    number: int,
+    parent: Expression | None,
+    alphabet: Alphabet,
+    settings: EvolutionSettings,
+    seed: int,
+) -> Expression:
+    """Draw one attempt at a branch of a candidate.
+
+    Args:
+        kind: How the candidate's plan makes the branch.
+        number: j ≥ 0.
+        parent: The parent's tree of this branch, the sum of both parents', or one to start from; None if there is none.
+    """
+    kind = resolve_kind(kind, number, settings, has_parent=parent is not None)
+    rng = derive_generator(seed, "attempt", candidate, branch, number)
+    if not settings.valid_draws or kind is Kind.START:
+        return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
+    if kind is Kind.FRESH or parent is None:
+        return valid_expression(alphabet, settings.depth, rng)
+    tree = parent
+    for _ in range(MOST_MUTATIONS):
+        tree = draw_tree(kind, parent, alphabet, settings.depth, rng)
+        if tree.holds(alphabet.leaves_and_roles):
+            break
+    return tree
+
+
+def resolve_kind(kind: Kind, attempt: int | None, settings: EvolutionSettings, *, has_parent: bool) -> Kind:
+    """Return how an attempt is made, which is what its branch is recorded with: after many rejected ones not as planned.
+
+    A loss to start from becomes a fresh tree after attempt 0, a sum or a refinement a mutation, a fresh tree a mutation from
+    `fresh_attempts` on, and a mutation a fresh tree from `mutation_attempts` on.
+
+    Args:
+        attempt: Its number; None for a copied branch.
+        has_parent: Whether there is a tree that can be mutated.
+    """
+    if attempt is None:
+        return kind
+    if kind in (Kind.SUM, Kind.REFINEMENT) and attempt >= SMALL_STEPS:
+        kind = Kind.MUTATION
+    if kind is Kind.START and attempt:
+        kind = Kind.FRESH
+    if kind is Kind.FRESH and attempt >= (settings.fresh_attempts or math.inf):
+        kind = Kind.MUTATION
+    if not has_parent or (kind is Kind.MUTATION and attempt >= settings.mutation_attempts):
+        kind = Kind.FRESH
+    return kind

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import Kind
+from autoloss.proposing.records import Attempt
 from autoloss.proposing.view import View
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autoloss.errors import RequestError, unknown
-from autoloss.proposing.archive import AgeingPopulation, Archive
-from autoloss.proposing.evolution import Evolution
-from autoloss.proposing.guided import Guided
+from autoloss.proposing.evolution import AgeingPopulation, Archive, Evolution, Guided
 from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
@@ -53,9 +51,6 @@ class Promotion(Proposer):
     the one that is promoted; the larger share is looked at first. Before others, the losses that the search started from are
     trained whole, as far as `search.promote_start` allows, the first one when all have been planned: a known loss is not given up
     because it learns slowly, and a search that is stopped early has one.
-
-    Args:
-        proposer: Plans at the first rung.
     """
 
     def __init__(self, proposer: Proposer, configuration: Configuration) -> None:

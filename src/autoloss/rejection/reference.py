@@ -12,8 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient, compute_gradient
+from autoloss.rejection.engine import Engine, Gradient, compute_gradient
 from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings

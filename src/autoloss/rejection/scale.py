@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import PRODUCT_DIGITS, Gradient, round_digits
+from autoloss.rejection.engine import PRODUCT_DIGITS, Engine, Gradient, round_digits
 from autoloss.rejection.protocol import Reference
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression

@@ -21,10 +21,9 @@ from autoloss.report.page.shapes import Shape, draw_kind, probe_gradients
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 from autoloss.space.expression import Expression
-from autoloss.space.form import KINDS, STANDARD, Kind
+from autoloss.space.form import KINDS, STANDARD, Activation, Encoding, Kernel, Kind
 from autoloss.space.item_weights import differentiate
 from autoloss.space.loss import bind
-from autoloss.space.options import Activation, Encoding, Kernel
 from autoloss.space.parsing import parse
 from autoloss.zoo import get_entry
 from autoloss.zoo.entry import Entry

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoloss import __version__
-from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
+from autoloss.files import parse_json, write_text
 from autoloss.run.identities import Identity, identify_formulas
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -13,7 +13,7 @@ from autoloss.comparison.retrain import Pace
 from autoloss.numbers import duration, figure
 from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
-from autoloss.run.progress import Finale, Progress, describe_rest
+from autoloss.run.loop import Finale, Progress, describe_rest
 
 Shown = Progress | Finale | Pace
 BAR_WIDTH = 40

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
-from autoloss.report.lineage import find_promotion_source, find_promotion_target
+from autoloss.report.individual import find_promotion_source, find_promotion_target
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import choose_format, write_loss
@@ -19,7 +19,7 @@ from autoloss.training.recipe import STEP_RULES
 from autoloss.training.training import THRESHOLD
 
 if TYPE_CHECKING:
-    from autoloss.run.trust import Trust
+    from autoloss.run.user_files import Trust
 
 
 def export_loss(

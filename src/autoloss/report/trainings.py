@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from autoloss.atomic_files import write_text
 from autoloss.comparison.explanation import Explanation
+from autoloss.files import write_text
 from autoloss.numbers import figure, plus_minus
 from autoloss.report.leaderboard import count_seeds, table
 from autoloss.report.verdict import MEANING

@@ -65,11 +65,7 @@ REPEATED = Form("No: {found} has the gradient of the best baseline, up to a fact
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recommended next step.
-
-    Args:
-        command: The command for it, if there is one.
-    """
+    """A recommended next step."""
 
     text: str
     command: str = ""

@@ -20,6 +20,7 @@ from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.numbers import figure
+from autoloss.run.loop import Forecast, ObserveSearch, describe_rest
 from autoloss.run.notes import (
     describe_budget,
     describe_idle_workers,
@@ -27,10 +28,9 @@ from autoloss.run.notes import (
     read_recipe,
     read_untrained_on_test,
 )
-from autoloss.run.progress import Forecast, ObserveSearch, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
-from autoloss.run.trust import sign_code
+from autoloss.run.user_files import sign_code
 from autoloss.settings import SearchSettings
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files

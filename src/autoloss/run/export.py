@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError, unknown
+from autoloss.files import write_text
 from autoloss.formulas.objective_file import LIBRARIES, to_objective
 from autoloss.formulas.python_file import check_forms, clean_text, to_python
 from autoloss.formulas.simplify import escape_latex, simplify_loss

@@ -81,7 +81,7 @@ def _make_identifiers(
     standard: tuple[tuple[str, str], ...],
     branches: Mapping[str, Branch] | None = None,
 ) -> Mapping[str, Identifier]:
-    from autoloss.space.stored import make_branch
+    from autoloss.formulas.python_file import make_branch
     from autoloss.store import samples as sample_files
 
     try:

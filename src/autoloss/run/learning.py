@@ -13,7 +13,7 @@ from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.run.results import Search, open_run
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.parsing import FormulaError, parse
-from autoloss.training.execution import one_thread
+from autoloss.training.loop import one_thread
 
 LEAST_LOSSES = 20
 """Minimum number of losses with a score for a run to be used."""

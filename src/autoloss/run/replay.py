@@ -15,29 +15,26 @@ from typing import Any
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import checked
-from autoloss.proposing.archive import Archive
-from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.draft import Draft
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.machine import VERDICTS_PER_BATCH
 from autoloss.proposing.memory import recall
+from autoloss.proposing.mutation import draw_attempt
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Attempt, Candidate, Origin, Outcome, RejectionBatch, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
-from autoloss.run.trust import Trust, check_trust
-from autoloss.run.user_files import importable_files
+from autoloss.run.user_files import Trust, check_trust, importable_files
 from autoloss.space.expression import Alphabet
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store.database import StoreError
-from autoloss.store.rows import candidate_to_row
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Store
+from autoloss.store.store import Store, candidate_to_row
 from autoloss.tasks.task import Task
 
 

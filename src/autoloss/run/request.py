@@ -10,15 +10,14 @@ from typing import Any
 from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.memory import SHIPPED_PRIOR, UNINFORMED, read_prior
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, name_losses, parse_starting_losses, read_losses
-from autoloss.run.trust import Trust, check_trust
-from autoloss.run.user_files import absolute_name
+from autoloss.run.user_files import Trust, absolute_name, check_trust
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
@@ -194,10 +193,11 @@ def restore_request(
     """
     check_trust(settings, directory, trust, task=task is None)
     loaded = load_task(settings.task, task)
-    for name, stored, found in (
-        ("title", settings.title, loaded.name),
-        ("branches", _leave_out_samples(settings.branches), _leave_out_samples(branch_forms(loaded))),
-    ):
+    forms = (
+        {name: form.leave_out_samples() for name, form in branches.items()}
+        for branches in (settings.branches, branch_forms(loaded))
+    )
+    for name, stored, found in (("title", settings.title, loaded.name), ("branches", *forms)):
         if stored != found:
             raise RequestError(
                 f"The run in {directory} was started with another task: its {name} is {stored}; the {name} given is {found}. "
@@ -242,7 +242,3 @@ def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = No
         samples: Those of the run, which tell what kind of target each branch has.
     """
     return {name: branch.form((samples or {}).get(name, ())) for name, branch in task.branches.items()}
-
-
-def _leave_out_samples(forms: Mapping[str, BranchForm]) -> dict[str, BranchForm]:
-    return {name: form.leave_out_samples() for name, form in forms.items()}

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING
 
 from autoloss.comparison.entrant import Entrant, Row, Rows, read_comparison
 from autoloss.comparison.explanation import Explanation, Plan, read_explanation
-from autoloss.comparison.judgement import Judgement, judge_comparison
+from autoloss.comparison.judgement import Judgement, Recommendation, judge_comparison, recommend
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.recommendation import Recommendation, recommend
 from autoloss.errors import RequestError
 from autoloss.options import Natural, checked
 from autoloss.proposing.records import Individual, State
 from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import join_losses, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
-from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
+from autoloss.store.store import read_figures
 from autoloss.zoo.entries import say_loss
 
 if TYPE_CHECKING:
-    from autoloss.run.trust import Trust
+    from autoloss.run.user_files import Trust
     from autoloss.settings import Configuration
     from autoloss.space.branch import Branch
     from autoloss.space.form import BranchForm
@@ -310,7 +309,7 @@ class Search:
 
     def _allow_operators(self) -> None:
         """Raise a `RequestError` where nobody vouches for the operators that the run names."""
-        from autoloss.run.trust import check_trust
+        from autoloss.run.user_files import check_trust
 
         check_trust(self.settings, self.directory, self.trust, task=False)
 

@@ -26,13 +26,12 @@ from autoloss.options import Count, Positive, checked
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
-from autoloss.run.trust import check_trust
-from autoloss.run.user_files import importable_files
+from autoloss.run.user_files import check_trust, importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""

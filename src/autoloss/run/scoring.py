@@ -24,8 +24,8 @@ from autoloss.options import Count, Natural, checked
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
+from autoloss.run.loop import Finale, Forecast
 from autoloss.run.notes import note_changes
-from autoloss.run.progress import Finale, Forecast
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
@@ -33,8 +33,7 @@ from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
-from autoloss.store.lock import lock_run
-from autoloss.store.store import Store
+from autoloss.store.store import Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import say_loss
 

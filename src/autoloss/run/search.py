@@ -17,29 +17,25 @@ from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Machines
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Natural, checked
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.evolution import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, make_proposer
 from autoloss.run.beginning import Drive, prepare_search, write_start
-from autoloss.run.loop import run_loop
+from autoloss.run.loop import Forecast, NotebookLine, ObserveSearch, Progress, count_finale, run_loop
 from autoloss.run.notes import Concerns, describe_plan, note_changes
-from autoloss.run.progress import Forecast, NotebookLine, ObserveSearch, Progress, count_finale
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run
 from autoloss.run.starting_losses import StartingLoss
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
-from autoloss.store import store as stores
 from autoloss.store.database import resume_command, warn
-from autoloss.store.lock import FILE as LOCK
-from autoloss.store.lock import lock_run
 from autoloss.store.read import read_once
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.samples import FILE as SAMPLES
-from autoloss.store.store import Store
+from autoloss.store.store import FILE, LOCK, Store, exists, lock_run
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
 
@@ -140,7 +136,7 @@ def search(
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     make_directory(path)
     with _own_run(path):
-        if stores.exists(path):
+        if exists(path):
             raise RequestError(
                 f"{path} already contains a run. Resume it: {resume_command(path)} — or give another directory.",
                 argument="directory",
@@ -314,7 +310,7 @@ def _own_run(directory: Path) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt as interruption:
-            if stores.exists(directory):
+            if exists(directory):
                 interruption.add_note(f"Everything finished is saved. Go on with: {resume_command(directory)}")
             else:
                 interruption.add_note(NOTHING_TRAINED)
@@ -355,7 +351,7 @@ def make_directory(path: Path) -> None:
         others = _list_others(path)
     except OSError as error:
         raise RequestError(f"{path} cannot be made: {error.strerror}. Use another.", argument="directory") from None
-    if others and not stores.exists(path):
+    if others and not exists(path):
         raise RequestError(
             f"{path} contains other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}). Name an empty folder.",
             argument="directory",
@@ -364,10 +360,10 @@ def make_directory(path: Path) -> None:
 
 def is_left_over(path: Path) -> bool:
     """Return whether a folder holds nothing but what a search writes before it begins; a search can start there."""
-    return path.is_dir() and (path / LOCK).exists() and not _list_others(path) and not stores.exists(path)
+    return path.is_dir() and (path / LOCK).exists() and not _list_others(path) and not exists(path)
 
 
 def _list_others(path: Path) -> list[str]:
-    own = (LOCK, SAMPLES, stores.FILE)
+    own = (LOCK, SAMPLES, FILE)
     found = sorted(entry.name for entry in path.iterdir())
     return [name for name in found if not name.startswith((".", *own)) and Path(name).suffix not in LOGS]

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample, require_measure
-from autoloss.space.form import BranchForm
+from autoloss.space.form import PROBABILITIES, Activation, BranchForm, Divisor, Encoding, Kernel
 from autoloss.space.operators import upcast
-from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel
 from autoloss.space.ranges import UNIT, Range
 
 SURE = 20.0
@@ -159,6 +158,11 @@ def spatial(prediction: Tensor) -> Tensor:
             "(N,). Reshape it before the loss."
         )
     return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
+
+
+def flatten_depth(values: Tensor) -> Tensor:
+    """View volumes (N, C, D, H, W) as their slices, (N·D, C, H, W); other values are unchanged."""
+    return values.transpose(1, 2).flatten(0, 1) if values.ndim == 5 else values
 
 
 def activate(prediction: Tensor, activation: str) -> Tensor:

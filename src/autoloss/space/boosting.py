@@ -17,8 +17,8 @@ import numpy as np
 from autoloss.errors import RequestError, unknown
 from autoloss.space.derivatives import differentiate
 from autoloss.space.expression import Expression
+from autoloss.space.form import ACTIVATIONS
 from autoloss.space.objective import Objective, choose_link, prepare_objective
-from autoloss.space.options import ACTIVATIONS
 
 
 def to_columns(scores: Any) -> Any:

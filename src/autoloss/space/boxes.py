@@ -25,8 +25,7 @@ from torch import Tensor
 from autoloss.errors import unknown
 from autoloss.space.activated import ActivatedBranch, activate, spatial
 from autoloss.space.branch import Branch, Role, Sample, require_measure
-from autoloss.space.form import BranchForm
-from autoloss.space.options import AREA_UNITS, AreaUnit, Kernel
+from autoloss.space.form import AREA_UNITS, AreaUnit, BranchForm, Kernel
 from autoloss.space.ranges import POSITIVE, Range
 
 CLAMP = math.log(1000 / 16)

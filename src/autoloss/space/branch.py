@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.space.form import BranchForm
-from autoloss.space.options import PROBABILITIES, Kernel, TargetKind
+from autoloss.space.form import PROBABILITIES, BranchForm, Kernel, TargetKind
 from autoloss.space.ranges import BINARY, UNIT, Range
 
 POOLS, CHANNEL_MEANS = ("max_pool", "min_pool"), ("mean_c",)

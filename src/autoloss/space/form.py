@@ -1,4 +1,4 @@
-"""The settings of a branch as plain values, which are stored with a run and used by exports without the task."""
+"""The options of a branch and their plain values, which are stored with a run and used by exports without the task; no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,27 @@ from pydantic_core import to_jsonable_python
 
 from autoloss.errors import RequestError
 from autoloss.options import Natural, check, declare
-from autoloss.space.options import Activation, AreaUnit, Divisor, Encoding, PairColumn, PairWeight, TargetKind
 
+Activation = Literal["softmax", "sigmoid", "none"]
+Kernel = Literal["softmax", "sigmoid", "none", "box", "pair_probability", "pair_difference"]
+"""The making of leaves from the raw prediction, for compiled code and in the zoo: an activation, the areas of boxes, or pairs."""
+PairActivation = Literal["sigmoid", "none"]
+PairColumn = Literal["value", "event", "group", "weight"]
+"""The columns that the target of a `PairBranch` can have."""
+PairWeight = Literal["none", "item", "ndcg"]
+AreaUnit = Literal["pixels", "target"]
+Encoding = Literal["one_hot", "edge", "band"]
+Divisor = Literal["all", "valid"]
+TargetKind = Literal["one_hot", "binary", "values"]
+"""The values of y at each position: 1 in one channel and 0 elsewhere; 0 or 1 in each channel; any value."""
+
+ACTIVATIONS = ("softmax", "sigmoid", "none")
+"""The activations of an `ActivatedBranch`; in the zoo, losses of areas of boxes have `box`."""
+PROBABILITIES = ("softmax", "sigmoid")
+"""The activations after which p is a probability."""
+AREA_UNITS = ("pixels", "target")
+PAIR_KERNELS: Mapping[PairActivation, Kernel] = {"sigmoid": "pair_probability", "none": "pair_difference"}
+"""Activation of a `PairBranch` → its kernel."""
 Kind = Literal["classes", "labels", "values", "areas", "pairs", "differences"]
 KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
 STANDARD: Mapping[Kind, str] = {

@@ -53,9 +53,6 @@ the prediction is to them, 1 / (1 + |p − y|)."""
 def find_groups(branch: Branch, grouping: str, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor | None:
     """Return the number of each item's group, (N, 1, H, W) or (N, C, H, W).
 
-    Args:
-        prediction: Raw.
-
     Returns:
         None where the branch has no such groups: classes of a regression, or leaves that are no pair of prediction and target.
     """

@@ -18,10 +18,10 @@ from autoloss.showing import plot, to_html
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
+from autoloss.space.form import Activation, Divisor, Encoding
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.one_hot import LEAST, OneHotTree, shorten
 from autoloss.space.operators import OPERATORS, Operator, upcast
-from autoloss.space.options import Activation, Divisor, Encoding
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 if TYPE_CHECKING:
@@ -314,11 +314,7 @@ def _describe(found: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HandWritten:
-    """A named loss that is not a tree; its text form is its name.
-
-    Args:
-        make: Returns the loss of a branch.
-    """
+    """A named loss that is not a tree; its text form is its name."""
 
     name: str
     make: Callable[[Branch], BranchLoss]

@@ -18,8 +18,8 @@ from autoloss.space.activated import ActivatedBranch, index_classes, is_plain, s
 from autoloss.space.branch import Branch
 from autoloss.space.derivatives import ELEMENTWISE
 from autoloss.space.expression import CONSTANT, Expression, build, leaf
+from autoloss.space.form import PROBABILITIES
 from autoloss.space.operators import OPERATORS, Operator, is_own
-from autoloss.space.options import PROBABILITIES
 
 ZERO, ONE = leaf("y"), leaf(CONSTANT)
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample, require_measure
-from autoloss.space.form import BranchForm, PairForm
+from autoloss.space.form import PAIR_KERNELS, BranchForm, Kernel, PairActivation, PairColumn, PairForm, PairWeight
 from autoloss.space.operators import upcast
-from autoloss.space.options import PAIR_KERNELS, Kernel, PairActivation, PairColumn, PairWeight
 from autoloss.space.pair_lists import find_pairs, number_groups, weigh_by_ndcg
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
 

@@ -142,9 +142,6 @@ class Database:
     def append(self, rows: Sequence[tuple[str, Row]], *, replace: bool = False) -> None:
         """Write rows, all or none; they are synced when this returns. A full disk is waited for, and nothing is lost meanwhile.
 
-        Args:
-            rows: Table and row.
-
         Raises:
             StoreError: The file is damaged, or is no longer where it was.
         """

@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State, Train
 from autoloss.store.database import NUMBER, Row, read_script
-from autoloss.store.lock import owner_lives
-from autoloss.store.rows import Pool, StoreError, outcome_from_row, read_figures, training_from_row
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Store
+from autoloss.store.store import Pool, Store, StoreError, outcome_from_row, owner_lives, read_figures, training_from_row
 
 TABLES = ("candidate", "training", "rejected")
 ALLOWED = {
@@ -281,11 +278,7 @@ def _find_fault(table: str, row: Row) -> str | None:
 
 
 def read_once(directory: str | Path, *, thorough: bool = False) -> Reader:
-    """Read a run once, as far as it is.
-
-    Args:
-        thorough: As of a `Reader`.
-    """
+    """Read a run once, as far as it is."""
     found = Reader(Path(directory), thorough=thorough)
     for problem in found.damaged:
         raise StoreError(problem)

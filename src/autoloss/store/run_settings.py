@@ -9,10 +9,10 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from autoloss.files import parse_json
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.database import StoreError
-from autoloss.untrusted_json import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,7 @@ class RunSettings:
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, str], path: Path) -> RunSettings:
-        """Decode the rows of a store.
-
-        Args:
-            path: Of the store, for messages.
-        """
+        """Decode the rows of a store."""
         found: dict[str, Any] = {}
         for one in fields(cls):
             name = one.name

@@ -8,8 +8,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from autoloss.atomic_files import commit_file, file_digest
 from autoloss.errors import RunError
+from autoloss.files import commit_file, file_digest
 from autoloss.space.branch import Sample
 
 FILE = "samples.safetensors"

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol
 from PIL import Image
 
 from autoloss.errors import RequestError, quote, suggest
+from autoloss.files import parse_json
 from autoloss.options import Natural, PositiveShare, declare
 from autoloss.training.recipe import Recipe
-from autoloss.untrusted_json import parse_json
 
 FAULTS_SHOWN = 20
 REMEDY = "Correct it in the file, or remove it."

@@ -16,10 +16,9 @@ from autoloss.errors import RequestError
 from autoloss.options import check_arguments
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.space.form import KINDS, STANDARD
+from autoloss.space.form import KINDS, STANDARD, Activation
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
-from autoloss.space.options import Activation
 from autoloss.tasks.checks import (
     build_network,
     check_finite,
@@ -47,8 +46,7 @@ from autoloss.tasks.trainer_task import (
     draw_batches,
 )
 from autoloss.training import distribution
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autoloss.settings import StepRule
     from autoloss.space.branch import Branch, Criterion, Sample
-    from autoloss.training.execution import Execution
+    from autoloss.training.loop import Execution
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from autoloss.space.options import Activation
+from autoloss.space.form import Activation
 
 RARE = (0.002, 0.005, 0.01, 0.02, 0.03)
 """Thresholds of rare or costly decisions: where a missed one costs a hundred false alarms, the best is about 1/101."""

@@ -14,7 +14,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.loading import Loading, load_batches
 from autoloss.tasks.task import Task, check_training
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures, Trainer, select_examples

@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from autoloss.atomic_files import commit_file, file_digest
 from autoloss.errors import RequestError, RunError
+from autoloss.files import commit_file, file_digest
 from autoloss.training import distribution
 
 KEPT = 2

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
-from autoloss.training.execution import Execution
-from autoloss.training.loop import Pace, fit, seed_generators, shuffle_batches
+from autoloss.training.loop import Execution, Pace, fit, seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, shorten_steps
 from autoloss.training.training import Curve, Diverged, Observe, Replicates, Scored, Training, thin_curve
 

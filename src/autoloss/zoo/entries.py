@@ -170,20 +170,20 @@ auc_square | pair_difference | {ORDER} | AUC | pairwise squared loss | (1 - p)**
 auc_exponential | pair_difference | {ORDER} | AUC | pairwise exponential loss | exp(-p)
     pairs of items: exponential loss of the difference of scores, p
     Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences (RankBoost)
-cox | pair_probability | times and events | concordance index | Cox loss | @pairs.Cox
+cox | pair_probability | times and events | concordance index | Cox loss | @written.Cox
     negative partial likelihood of proportional hazards; written by hand, since its sum over a risk set is no tree
     Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4
-listnet | pair_probability | {ORDER} | NDCG | ListNet | @pairs.ListNet
+listnet | pair_probability | {ORDER} | NDCG | ListNet | @written.ListNet
     softmax cross entropy over the items of each query; written by hand: its sum over a list is no tree
     Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
-auc_margin | pair_probability | {ORDER} | AUC | AUC margin loss | @pairs.AucMargin
+auc_margin | pair_probability | {ORDER} | AUC | AUC margin loss | @written.AucMargin
     LibAUC's margin loss with the best a, b and α of the batch; written by hand: it needs means of both classes
     Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5
-pointwise | pair_probability | {ORDER} | — | pointwise cross entropy | @pairs.Pointwise
+pointwise | pair_probability | {ORDER} | — | pointwise cross entropy | @written.Pointwise
     binary cross entropy of the scores of single items; written by hand, since leaves are those of pairs
     the standard loss of click prediction
 {_ASL}
-l1 | box | deltas of the target box | — | smooth L1 | @boxes.SmoothL1
+l1 | box | deltas of the target box | — | smooth L1 | @written.SmoothL1
     smooth L1 on box deltas, with the threshold and divisor of Faster R-CNN; written by hand: leaves are areas
     Girshick, 2015, Fast R-CNN, Eq. 3, as in torchvision
 iou | box | {AREAS} | — | IoU loss | log(inv(i / u))
@@ -192,7 +192,7 @@ iou | box | {AREAS} | — | IoU loss | log(inv(i / u))
 giou | box | {AREAS} | — | GIoU loss | 1 - i / u + (e - u) / e
     generalised IoU loss of boxes
     Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1
-cse_auto_a_cls | softmax | one_hot, and the IoU of each predicted box | — | CSE-AutoLoss-A of classes | @boxes.WeightedByOverlap
+cse_auto_a_cls | softmax | one_hot, and the IoU of each predicted box | — | CSE-AutoLoss-A of classes | @written.WeightedByOverlap
     classes of boxes: cross entropy times 1 + sin(IoU); written by hand: it needs a sine and the detached IoU
     {CSE}, CSE-AutoLoss-A
 cse_auto_a_reg | box | {AREAS} | — | CSE-AutoLoss-A of boxes | (1 - i / u) + (1 - (i + 2) / e)

@@ -70,8 +70,8 @@ class Entry:
 
     def make_branch_loss(self, name: str, branch: Branch) -> Expression | BranchLoss:
         """Return the loss of one branch."""
+        from autoloss.space.form import PAIR_KERNELS
         from autoloss.space.loss import bind
-        from autoloss.space.options import PAIR_KERNELS
         from autoloss.space.parsing import parse
 
         if self.members:

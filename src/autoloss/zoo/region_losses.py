@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch
+from autoloss.space.activated import ActivatedBranch, flatten_depth
 from autoloss.space.branch import Branch
 from autoloss.space.operators import EPSILON, upcast
 
@@ -55,11 +55,7 @@ class Regions:
 @final
 @dataclass(frozen=True, slots=True)
 class RegionLoss:
-    """A hand-written loss of one branch.
-
-    Args:
-        value: Regions → scalar.
-    """
+    """A hand-written loss of one branch."""
 
     branch: Branch
     value: Callable[[Regions], Tensor]
@@ -90,13 +86,8 @@ def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tenso
         counted = torch.ones_like(p[:, :1], dtype=torch.bool)
     else:
         p, y = (torch.where(counted, values, torch.zeros_like(values)) for values in (p, y))
-    p, y, counted = map(_flatten_depth, (p, y, counted))
+    p, y, counted = map(flatten_depth, (p, y, counted))
     return Regions(p, y, counted, branch.divisor(context), tolerance)
-
-
-def _flatten_depth(values: Tensor) -> Tensor:
-    """Return volumes (N, C, D, H, W) as their slices, (N·D, C, H, W)."""
-    return values.movedim(2, 1).flatten(0, 1) if values.ndim > len(POSITIONS) + 1 else values
 
 
 def average_over_classes(losses: Tensor, y: Tensor) -> Tensor:

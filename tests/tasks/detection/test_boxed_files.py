@@ -113,7 +113,7 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
 def test_frozen_weights_come_from_a_file(tmp_path):
     from torchvision.models.resnet import resnet18
 
-    from autoloss.tasks.detection.networks.faster_rcnn import build_pyramid
+    from autoloss.tasks.detection.faster_rcnn import build_pyramid
 
     with torch.random.fork_rng():
         torch.manual_seed(3)

@@ -22,7 +22,7 @@ from autoloss.tasks.detection import digits
 from autoloss.tasks.detection.digits import compose_box_scenes
 from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, Checkpoints
-from autoloss.training.execution import Execution
+from autoloss.training.loop import Execution
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 

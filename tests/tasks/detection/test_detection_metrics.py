@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from autoloss.tasks.detection.metrics.average_precision import (
+from autoloss.tasks.detection.average_precision import (
     COCO,
     COCO_AREAS,
     VOC07,
+    BoxMetric,
     Detections,
     GroundTruth,
     PrecisionSettings,
+    ScoreMetric,
     average_precisions,
     match_detections,
     mean_average_precision,
 )
-from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 
 CLASSES = 3
 

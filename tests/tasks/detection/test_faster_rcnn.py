@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from autoloss.space.boxes import BoxClassification, BoxRegression, decode
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.zoo.boxes import SmoothL1
+from autoloss.zoo.written import SmoothL1
 
-faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
+faster_rcnn = pytest.importorskip("autoloss.tasks.detection.faster_rcnn")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 FasterRCNN, DetectorSettings = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
 

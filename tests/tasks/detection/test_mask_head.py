@@ -17,11 +17,11 @@ from autoloss.zoo import resolve
 
 torchvision = pytest.importorskip("torchvision")
 examples = pytest.importorskip("autoloss.tasks.detection.samples")
-faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
+faster_rcnn = pytest.importorskip("autoloss.tasks.detection.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 mask_head = pytest.importorskip("autoloss.tasks.detection.heads.mask")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
-regions = pytest.importorskip("autoloss.tasks.detection.metrics.regions")
+regions = pytest.importorskip("autoloss.tasks.detection.average_precision")
 
 from tests.tasks.detection.test_faster_rcnn import SHAPE, Small  # noqa: E402
 

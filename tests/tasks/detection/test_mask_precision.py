@@ -13,7 +13,7 @@ import pytest
 
 from autoloss.errors import RequestError
 
-precision = pytest.importorskip("autoloss.tasks.detection.metrics.average_precision")
+precision = pytest.importorskip("autoloss.tasks.detection.average_precision")
 masks_module = pytest.importorskip("autoloss.tasks.detection.masks")
 
 CLASSES = 3

@@ -13,8 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.tasks import get
-from autoloss.training.execution import one_thread
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import one_thread, seed_generators
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
@@ -24,7 +23,7 @@ torchvision = pytest.importorskip("torchvision")
 detection = pytest.importorskip("autoloss.tasks.detection.task")
 examples = pytest.importorskip("autoloss.tasks.detection.samples")
 digits = pytest.importorskip("autoloss.tasks.detection.digits")
-faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
+faster_rcnn = pytest.importorskip("autoloss.tasks.detection.faster_rcnn")
 heads = pytest.importorskip("autoloss.tasks.detection.heads")
 head = pytest.importorskip("autoloss.tasks.detection.heads.head")
 

@@ -20,9 +20,8 @@ from autoloss.tasks import get
 from autoloss.tasks.pose import task as files
 from autoloss.tasks.pose.data.crops import Augmentation, CropSettings, cut, to_crop
 from autoloss.tasks.pose.figures import compose_figures, load_photographs
-from autoloss.tasks.pose.heatmaps import draw_heatmaps
+from autoloss.tasks.pose.heatmaps import draw_heatmaps, simple_baseline, small_baseline
 from autoloss.tasks.pose.metrics import evaluate_poses
-from autoloss.tasks.pose.network import simple_baseline, small_baseline
 from autoloss.tasks.pose.people import MIRRORED, PersonBoxes
 from autoloss.tasks.pose.task import Inference, PoseTask
 from autoloss.training.recipe import Recipe

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.resized_copy import open_copy
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, open_copy, read_indices
 
 
 def read(file: Path) -> np.ndarray:

@@ -22,8 +22,7 @@ from autoloss.tasks.segmentation.data.augmentation import (
     WholeImageDataset,
     normalise,
 )
-from autoloss.tasks.segmentation.data.image_files import IGNORED
-from autoloss.tasks.segmentation.data.resized_copy import open_copy, resize
+from autoloss.tasks.segmentation.data.image_files import IGNORED, open_copy, resize
 from autoloss.tasks.splits import Split
 from autoloss.training.loop import seed_generators
 from tests.tasks.segmentation.drawn import blocks, painted, pictures

@@ -16,9 +16,15 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data import resized_copy
-from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.resized_copy import ResizedCopy, find_cache, open_copy, resize
+from autoloss.tasks.segmentation.data import image_files
+from autoloss.tasks.segmentation.data.image_files import (
+    ImageFiles,
+    ResizedCopy,
+    find_cache,
+    open_copy,
+    read_indices,
+    resize,
+)
 from tests.tasks.segmentation.building import read
 from tests.tasks.segmentation.drawn import CLASSES, blocks, pictures
 
@@ -146,9 +152,9 @@ def test_a_copy_whose_maker_was_killed_is_made_anew_and_nothing_is_left_of_it(dr
 
 
 def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn: ImageFiles, cache: Path, monkeypatch):
-    monkeypatch.setattr(resized_copy, "FileLock", lambda file: contextlib.nullcontext())
+    monkeypatch.setattr(image_files, "FileLock", lambda file: contextlib.nullcontext())
     first: list[ResizedCopy] = []
-    rows = resized_copy._resize_all
+    rows = image_files._resize_all
 
     def overtaken(*arguments):
         if not first:
@@ -156,7 +162,7 @@ def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn:
             first[0] = open_copy(drawn, SIDE, cache)
         return rows(*arguments)
 
-    monkeypatch.setattr(resized_copy, "_resize_all", overtaken)
+    monkeypatch.setattr(image_files, "_resize_all", overtaken)
     small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert small.file == first[0].file
@@ -167,7 +173,7 @@ def test_an_interruption_leaves_nothing_behind(drawn: ImageFiles, cache: Path, m
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(resized_copy, "_resize_all", interrupted)
+    monkeypatch.setattr(image_files, "_resize_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_copy(drawn, SIDE, cache)
     assert kept(cache) == []
@@ -184,7 +190,7 @@ def test_a_full_disk_leaves_nothing(drawn: ImageFiles, cache: Path, monkeypatch)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(resized_copy, "commit_file", full)
+    monkeypatch.setattr(image_files, "commit_file", full)
     with pytest.raises(RequestError, match=r"No space left on device\. Set AUTOLOSS_CACHE"):
         open_copy(drawn, SIDE, cache)
     assert kept(cache) == []

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out
-from autoloss.tasks.segmentation.data.resized_copy import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out, open_copy
 from autoloss.tasks.segmentation.data.voc import load_voc
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.recipe import Recipe

@@ -36,8 +36,7 @@ from autoloss.rejection.compiled.packed_samples import (
     pack_sample,
 )
 from autoloss.rejection.compiled.program import Program, assemble
-from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.protocol import Descent, Reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine

@@ -18,9 +18,9 @@ from autoloss.rejection.compiled.derived_leaves import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, DIFFERENCE, ONE_LOGIT, PAIR, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_REGISTER, Y_REGISTER
-from autoloss.space.activated import activate, spatial
+from autoloss.space.activated import activate, flatten_depth, spatial
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.options import PAIR_KERNELS, Kernel
+from autoloss.space.form import PAIR_KERNELS, Kernel
 from autoloss.space.ranges import Range
 
 Packed = NDArray[np.floating[Any]]
@@ -108,7 +108,7 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
     if branch.kernel in PAIR_KERNELS.values():
         return _pack_scores(branch, sample, direction)
     raw = spatial(sample.prediction.detach()).cpu()
-    planes, channels, height, width = _flatten_depth(raw).shape
+    planes, channels, height, width = flatten_depth(raw).shape
     one_logit = branch.kernel not in ("none", "box") and channels == 1
     depth = raw.shape[2] if raw.ndim == 5 else 1
     layout = Layout(planes, 2 if one_logit else channels, height, width, depth=depth)
@@ -117,7 +117,7 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
 
     def pack(tensor: Tensor) -> Packed:
         full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
-        return layout.pack(_flatten_depth(full).double().numpy())
+        return layout.pack(flatten_depth(full).double().numpy())
 
     single, double = (branch.fixed_inputs(sample, precision).cpu() for precision in (torch.float32, torch.float64))
     mask = branch.mask(sample.context)
@@ -162,11 +162,6 @@ def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Range] | None:
     ends = Range(min(float(one.min()) for one in targets), max(float(one.max()) for one in targets))
     largest = max([1.0, *(float(sample.mask.max()) for sample in samples if sample.mask is not None)])
     return {P_REGISTER: PROBABILITY, Y_REGISTER: ends, MASK_REGISTER: Range(0.0, largest)}
-
-
-def _flatten_depth(tensor: Tensor) -> Tensor:
-    """View volumes (N, C, D, H, W) as N·D planes; other values are unchanged."""
-    return tensor.transpose(1, 2).flatten(0, 1) if tensor.ndim == 5 else tensor
 
 
 def check_samples(samples: Sequence[Sample]) -> None:

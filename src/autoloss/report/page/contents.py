@@ -12,7 +12,7 @@ from autoloss import __version__
 from autoloss.comparison.entrant import Row
 from autoloss.numbers import counted, duration, figure
 from autoloss.report.failures import group_failures
-from autoloss.report.lineage import find_promotion_source, lineage
+from autoloss.report.individual import find_promotion_source, lineage
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, Layer, axis, steps
 from autoloss.report.page.scenes import read_scenes

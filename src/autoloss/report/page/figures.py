@@ -13,8 +13,7 @@ from statistics import fmean, mean
 from autoloss.comparison.entrant import COMPARISON, TEST, training_seeds
 from autoloss.numbers import counted, figure
 from autoloss.numbers import share as percent
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome
+from autoloss.proposing.records import Outcome, Train
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
 from autoloss.report.shares import at_share, count_trainings, list_charges, trains_short
 from autoloss.report.summary import ListedLoss

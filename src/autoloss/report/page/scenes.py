@@ -15,13 +15,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from autoloss.atomic_files import write_text
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.errors import RequestError
+from autoloss.files import parse_json, write_text
 from autoloss.run.results import Search, find_learning_rate
-from autoloss.run.trust import check_trust
-from autoloss.run.user_files import importable_files
-from autoloss.untrusted_json import parse_json
+from autoloss.run.user_files import check_trust, importable_files
 
 FILE = "scenes.json"
 COUNT = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
+from autoloss.files import write_text
 from autoloss.report.page.contents import gather_contents, gather_runs
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.report.page.scenes import make_scenes

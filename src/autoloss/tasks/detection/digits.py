@@ -20,11 +20,11 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 
 from autoloss.options import Amount, Count, Natural, Positive, declare
 from autoloss.space.boxes import AreaUnit
+from autoloss.tasks.detection.average_precision import PrecisionSettings
+from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, small_levels
 from autoloss.tasks.detection.heads import HEADS
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, RegionLayers
 from autoloss.tasks.detection.heads.mask import MASKS, MaskHead, make_predictor
-from autoloss.tasks.detection.metrics.average_precision import PrecisionSettings
-from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN, small_levels
 from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask
 from autoloss.tasks.factory import TaskFactory, make_recipe
 from autoloss.tasks.scenes import SceneOptions, make_scene_rng

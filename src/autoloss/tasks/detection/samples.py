@@ -10,8 +10,8 @@ from torch.utils.data import Dataset
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
+from autoloss.tasks.detection.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain, draw_batches
 
 Example = tuple[Tensor, Mapping[str, Tensor]]

@@ -19,13 +19,7 @@ from autoloss.errors import RequestError
 from autoloss.options import PositiveShare, declare
 from autoloss.space.boxes import AreaUnit
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.detection.data import coco as coco_files
-from autoloss.tasks.detection.data import voc as voc_files
-from autoloss.tasks.detection.data.boxed import BoxedImages
-from autoloss.tasks.detection.heads import BASELINES, HEADS, INSTANCE_HEADS
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
-from autoloss.tasks.detection.masks import encode_masks
-from autoloss.tasks.detection.metrics.average_precision import (
+from autoloss.tasks.detection.average_precision import (
     COCO,
     COCO_AREAS,
     VOC07,
@@ -38,14 +32,19 @@ from autoloss.tasks.detection.metrics.average_precision import (
     average_precisions,
     match_images,
 )
-from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
+from autoloss.tasks.detection.data import coco as coco_files
+from autoloss.tasks.detection.data import voc as voc_files
+from autoloss.tasks.detection.data.boxed import BoxedImages
+from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
+from autoloss.tasks.detection.heads import BASELINES, HEADS, INSTANCE_HEADS
+from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
+from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training

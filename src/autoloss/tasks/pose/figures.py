@@ -22,7 +22,7 @@ from pydantic import Field
 from autoloss.options import Count, Natural, Positive, declare
 from autoloss.tasks.factory import TaskFactory, make_recipe
 from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
-from autoloss.tasks.pose.network import small_baseline
+from autoloss.tasks.pose.heatmaps import small_baseline
 from autoloss.tasks.pose.people import JOINTS, People, PeopleImages
 from autoloss.tasks.pose.task import Inference, PoseTask
 from autoloss.tasks.scenes import SceneOptions, find_share, make_scene_rng

@@ -28,9 +28,8 @@ from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_ou
 from autoloss.tasks.loading import load_batches
 from autoloss.tasks.pose.data.coco import LAYOUT, KeypointFiles, load_detections, load_keypoints
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
-from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
+from autoloss.tasks.pose.heatmaps import HeatmapBranch, SimpleBaseline, decode_heatmaps, simple_baseline
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
-from autoloss.tasks.pose.network import SimpleBaseline, simple_baseline
 from autoloss.tasks.pose.people import MIRRORED, PeopleImages
 from autoloss.tasks.trainer_task import (
     DRAWS_PER_SAMPLE,
@@ -40,8 +39,7 @@ from autoloss.tasks.trainer_task import (
     can_gain,
     draw_batches,
 )
-from autoloss.training.execution import Execution
-from autoloss.training.loop import seed_generators
+from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training

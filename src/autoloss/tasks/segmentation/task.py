@@ -24,8 +24,7 @@ from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import FileOptions, NetworkOptions, count_held_out
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out
-from autoloss.tasks.segmentation.data.resized_copy import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out, open_copy
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.trainer_task import FullSchedule

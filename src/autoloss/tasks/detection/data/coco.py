@@ -47,9 +47,6 @@ AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotation
 def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> BoxedImages:
     """Read the instances of a split, such as train2017; images are read later.
 
-    Args:
-        masks: Read and check the masks of the instances.
-
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from autoloss.space.boxes import BoxClassification, BoxRegression, compute_areas, decode, rescale_deltas
 from autoloss.space.branch import Sample
+from autoloss.tasks.detection.average_precision import RCNN_NMS, RPN_NMS, BoxMetric, ScoreMetric
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, SampledBoxes, Stage
 from autoloss.tasks.detection.heads.mask import MASK
-from autoloss.tasks.detection.metrics.regions import RCNN_NMS, RPN_NMS, BoxMetric, ScoreMetric
 
 
 @final

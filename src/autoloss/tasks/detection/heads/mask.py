@@ -17,9 +17,9 @@ from torchvision.ops import roi_align
 
 from autoloss.space.activated import ActivatedBranch, activate
 from autoloss.space.branch import Sample
+from autoloss.tasks.detection.average_precision import MASK_THRESHOLD, measure_masks
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, RegionLayers, SampledBoxes, Stage
 from autoloss.tasks.detection.masks import encode_masks
-from autoloss.tasks.detection.metrics.regions import MASK_THRESHOLD, measure_masks
 
 PASTED_AT_ONCE = 16
 """Masks that are pasted into an image at a time, which bounds the memory."""

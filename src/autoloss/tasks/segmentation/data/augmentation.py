@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageSource
-from autoloss.tasks.segmentation.data.resized_copy import resize, resize_image, resize_mask
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageSource, resize, resize_image, resize_mask
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the colours of ImageNet, on which the weights of the networks were trained."""

@@ -1,6 +1,7 @@
-"""Hand-written losses of scores: those over lists and risk sets, whose sums in a logarithm are no tree, and one of single items.
+"""Hand-written losses of boxes and of scores: smooth L1 on deltas, the classification loss of CSE-AutoLoss-A, and those over lists.
 
-All are means over what they count, so that their rates compare with those of trees, which are means over pairs.
+Losses over lists and risk sets, whose sums in a logarithm are no tree, and of single items are means over what they count, so that
+their rates compare with those of trees, which are means over pairs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,71 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
+from autoloss.space.boxes import BoxRegression, encode
 from autoloss.space.branch import Branch
-from autoloss.space.operators import upcast
+from autoloss.space.loss import mean_over_positions
+from autoloss.space.operators import signed_log, upcast
 from autoloss.space.pair_lists import number_groups
 from autoloss.space.pairs import PairBranch
+
+BETA = 1 / 9
+"""Absolute error at which smooth L1 turns from quadratic to linear."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothL1:
+    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used.
+
+    Source: Ren et al., 2015, Faster R-CNN; threshold and divisor are torchvision's.
+    """
+
+    branch: Branch
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.branch, BoxRegression):
+            raise RequestError(
+                "Smooth L1 compares the deltas of boxes; this branch has the leaves "
+                f"{', '.join(self.branch.leaves_and_roles)}. Use baseline/mse for plain values."
+            )
+
+    def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(prediction.device.type, enabled=False):
+            positive = context["target"] > 0
+            deltas = upcast(prediction).flatten(1)[positive]
+            box, reference = context["box"][positive], context["reference"][positive]
+            wanted = encode(box, reference, context["deviations"]).to(deltas)
+            return F.smooth_l1_loss(deltas, wanted, beta=BETA, reduction="sum") / max(1, len(positive))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedByOverlap:
+    """Cross entropy with the weight 1 + sin(w), where w is the IoU of the predicted box of a positive, and 1 for a negative.
+
+    Source: Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search,
+    CSE-AutoLoss-A; the value of w for a negative is that of the authors' code.
+    """
+
+    branch: Branch
+
+    def __post_init__(self) -> None:
+        if self.branch.pair is None:
+            raise RequestError(
+                "CSE-AutoLoss-A's classification compares probabilities with a target; this branch has the leaves "
+                f"{', '.join(self.branch.leaves_and_roles)}. Its other half is baseline/cse_auto_a_reg."
+            )
+
+    def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Compute the loss from the raw prediction, in at least float32."""
+        if "overlap" not in context:
+            raise RequestError("CSE-AutoLoss-A's classification needs the IoU of predicted boxes: use detection.")
+        with torch.autocast(prediction.device.type, enabled=False):
+            leaves = self.branch.leaves(upcast(prediction), context)
+            p, y = (leaves[name] for name in self.branch.pair or ())
+            importance = 1 + context["overlap"].detach().to(p)[:, None, None, None].sin()
+            value = -importance * y * signed_log(p)
+            return self.branch.weight * mean_over_positions(
+                value, self.branch.mask(context), self.branch.divisor(context)
+            )
 
 
 @dataclass(frozen=True, slots=True)

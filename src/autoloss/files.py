@@ -1,10 +1,12 @@
-"""Atomic replacement of files, also across a power failure, and digests to detect that a file has changed."""
+"""Files: JSON that anybody may have written; atomic replacement, also across a power failure; digests that tell a changed file."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from autoloss.errors import RequestError
 
@@ -36,3 +38,18 @@ def write_text(path: Path, text: str) -> None:
         commit_file(partial, path)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read a JSON text that may come from anybody.
+
+    Raises:
+        ValueError: It is none, or is nested deeper than any text that is written here.
+
+    >>> parse_json("[1, 2]")
+    [1, 2]
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the text is nested too deeply") from None

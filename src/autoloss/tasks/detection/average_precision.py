@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.ops import nms
 
 from autoloss.errors import RequestError
 from autoloss.tasks.detection.masks import RunLengths, mask_areas, pairwise_mask_iou
@@ -62,15 +65,12 @@ class GroundTruth:
     masks: Sequence[RunLengths] = ()
 
     def __post_init__(self) -> None:
-        count = len(self.boxes)
-        for name, default in (
-            ("crowd", np.zeros(count, bool)),
-            ("area", box_areas(self.boxes)),
-            ("difficult", np.zeros(count, bool)),
-        ):
-            if len(getattr(self, name)) != count:
-                if len(getattr(self, name)):
-                    raise RequestError(f"{count} boxes have {len(getattr(self, name))} values of {name}.")
+        count, none = len(self.boxes), np.zeros(len(self.boxes), bool)
+        for name, default in {"crowd": none, "area": box_areas(self.boxes), "difficult": none}.items():
+            given = len(getattr(self, name))
+            if given not in (0, count):
+                raise RequestError(f"{count} boxes have {given} values of {name}.")
+            if not given:
                 object.__setattr__(self, name, default)
 
 
@@ -236,3 +236,72 @@ def _select_best(detections: Detections, most: int) -> Array:
     for label in np.unique(labels):
         kept[np.flatnonzero(labels == label)[:most]] = True
     return order[kept]
+
+
+RPN_NMS, RCNN_NMS = 0.7, 0.5
+"""IoU thresholds of Faster R-CNN's non-maximum suppression: of proposals, and of final boxes."""
+MASK_THRESHOLD = 0.5
+"""Probability above which a pixel belongs to a mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMetric:
+    """The metric of a classification branch: boxes are those of the target, scores are optimised.
+
+    Mean AP@[.5:.95] over the classes of the image after NMS for each class, which drops the lower score; the RPN has one
+    class. The box of a positive is its ground-truth box, that of a negative its own reference box (Section 3.2 with
+    Appendix A; where they leave it open, measured).
+    """
+
+    nms: float
+
+    def __call__(self, probabilities: Tensor, context: Mapping[str, Tensor]) -> float:
+        """Measure probabilities (N, C) of the classes 1 to C."""
+        scores = probabilities.detach().cpu().numpy()
+        present = np.unique(context["truth_target"].cpu().numpy())
+        columns = [(scores[:, label - 1], label) for label in present]
+        return _measure_image(context["box"], columns, context, self.nms)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxMetric:
+    """The metric of a regression branch: scores are the one-hot target, boxes are optimised; a negative is no detection."""
+
+    nms: float
+
+    def __call__(self, boxes: Tensor, context: Mapping[str, Tensor]) -> float:
+        """Measure boxes (N, 4)."""
+        target = context["target"].cpu().numpy()
+        present = np.unique(context["truth_target"].cpu().numpy())
+        columns = [((target == label).astype(np.float32), label) for label in present]
+        return _measure_image(boxes.detach(), columns, context, self.nms)
+
+
+def measure_masks(probabilities: Tensor, target: Tensor) -> float:
+    """Return the mean share of COCO's thresholds that the IoU of a mask reaches; NaN without an object that has a pixel.
+
+    Probabilities of the foreground and shares of the object in each cell, (N, …), both count above a half.
+    """
+    found, wanted = (part.detach().flatten(1).cpu() > MASK_THRESHOLD for part in (probabilities, target))
+    some = wanted.any(dim=1)
+    found, wanted = found[some], wanted[some]
+    overlap = (found & wanted).sum(dim=1).double() / (found | wanted).sum(dim=1)
+    return float((overlap[:, None] >= torch.tensor(COCO_THRESHOLDS, dtype=torch.double)).double().mean())
+
+
+def _measure_image(
+    boxes: Tensor, columns: Sequence[tuple[Array, int]], context: Mapping[str, Tensor], threshold: float
+) -> float:
+    """Return the mean AP of one image over its classes, after NMS for each class; boxes with score 0 are no detections."""
+    found: list[tuple[Array, Array, Array]] = []
+    for scores, label in columns:
+        scored = np.flatnonzero(scores > 0)
+        rows = boxes[torch.as_tensor(scored)].float().cpu()
+        kept = nms(rows, torch.as_tensor(scores[scored]), threshold)[: COCO.most].numpy()
+        found.append((rows.numpy()[kept], scores[scored][kept], np.full(len(kept), label)))
+    if not found:
+        return math.nan
+    rows, scores, labels = (np.concatenate(part) for part in zip(*found, strict=True))
+    detections = Detections(rows, scores, labels)
+    truth = GroundTruth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
+    return mean_average_precision([detections], [truth], [label for _, label in columns])
