@@ -85,7 +85,7 @@ BOXES = BoxRegression()
         (SOFTMAX, draw_samples("indices"), "baseline/ce", "p - y * log(p)", "cross entropy"),
         (SOFTMAX, draw_samples("indices"), "baseline/ce", "0.250 * neg(mul(y, log(p)))", "cross entropy × 0.25"),
         (SOFTMAX, draw_samples("indices"), "baseline/ce", "y * log(p)", None),
-        (SOFTMAX, draw_samples("indices"), "baseline/ce", "-y * sqrt(p)", None),
+        (SOFTMAX, draw_samples("indices"), "baseline/ce", "-y * sqrt(sqrt(p))", None),
         (SOFTMAX, draw_samples("indices"), "baseline/ce", "1 + 1", None),
         (SOFTMAX, draw_samples("indices"), "sqrt(y - p)", "2 * sqrt(y - p)", "the standard loss × 2"),
         # Soft labels: its gradient no longer knows y.
@@ -153,7 +153,7 @@ def write_run(directory, branch: Branch, samples, *losses: str):
 
 
 def test_every_table_says_what_a_loss_is(tmp_path, capsys):
-    directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), "sqrt(neg(mul(p, y)))", DOUBLED)
+    directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), "sqrt(sqrt(neg(mul(p, y))))", DOUBLED)
     rows = list_top(open_run(directory), 2)
     assert [row.formula.identity for row in rows] == ["", "cross entropy × 2"]
     run("top", directory)
@@ -169,7 +169,7 @@ def test_the_verdict_says_what_the_best_loss_is(tmp_path):
     directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), DOUBLED, CE)
     text = " ".join(summarize(open_run(directory)).verdict.text)
     assert "#0 has the gradient of cross entropy × 2" in text
-    other = write_run(tmp_path / "other", SOFTMAX, draw_samples("indices"), "sqrt(neg(mul(p, y)))")
+    other = write_run(tmp_path / "other", SOFTMAX, draw_samples("indices"), "sqrt(sqrt(neg(mul(p, y))))")
     assert "gradient" not in " ".join(summarize(open_run(other)).verdict.text)
 
 

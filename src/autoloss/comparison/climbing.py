@@ -99,10 +99,11 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
     longer_steps = {loss: evaluator.measure_weights(loss) for loss in _list_weighted(task, given) if follows}
     for best in climb.choose(chosen):
         varied, share = _vary(task, best, longer_steps), second
-        # One branch has to learn something before the others count: short trainings tell only which way begins first.
+        # One branch has to learn something before the others count: short trainings tell only which way begins first, as long as
+        # the score still grows nearly as fast as they do.
         if len(task.branches) > 1 and best in early:
             floor = evaluator.measure_untrained() or 0.0
-            share = 1.0 if climb.score(best) - floor > second / first * (early[best] - floor) else second
+            share = 1.0 if climb.score(best) - floor > math.sqrt(second / first) * (early[best] - floor) else second
         climb.run([best, *varied], share, reserve=reserve if share < 1 or budget > ENOUGH else 1.0)
         climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), share)
     if task.tunes_learning_rate:

@@ -64,8 +64,8 @@ class StartVerdict:
 
     @property
     def is_compared(self) -> bool:
-        """Whether a comparison has it among the baselines: it is the loss of an only branch, gains something and was rejected."""
-        return self.reason is not None and len(self.g) == 1 and all(g is not None and g > 0 for g in self.g.values())
+        """Whether a comparison has it among the baselines: the loss of an only branch, rejected, but not known to harm."""
+        return self.reason is not None and len(self.g) == 1 and all(g is None or g > 0 for g in self.g.values())
 
 
 @dataclass(frozen=True, slots=True)
