@@ -207,8 +207,9 @@ def describe(annotation: Any) -> str:
 def _refuse(name: str, value: Any, annotation: Any) -> RequestError:
     choices = [str(choice) for kind, _ in _list_kinds(annotation) for choice in _list_choices(kind)]
     near = suggest(value, choices) if isinstance(value, str) else ""
-    called = " Call it: it may return one." if inspect.isclass(value) or inspect.isfunction(value) else ""
-    return RequestError(f"{name} is {quote(value)}; expected {describe(annotation)}.{near}{called}")
+    expected = describe(annotation)
+    called = " Call it: it may return one." * (callable(value) and "autoloss." in expected)
+    return RequestError(f"{name} is {quote(value)}; expected {expected}.{near}{called}")
 
 
 def _list_kinds(annotation: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:

@@ -134,6 +134,7 @@ CALLS = {
     "seed is True": lambda task, run: autoloss.tune(task, seed=True),
     "evaluations is -1": lambda task, run: autoloss.check(task, evaluations=-1),
     "proposer is <class": lambda task, run: autoloss.search(task, proposer=autoloss.Proposer),
+    "expected text or none.": lambda task, run: autoloss.search(task, metric=lambda prediction, target: 0.5),
     "top is 0": lambda task, run: autoloss.compare(run, top=0),
     "baselines is ['ce']; expected text": lambda task, run: autoloss.compare(run, baselines=["ce"]),
     "seeds is 1; expected a whole number, at least 2": lambda task, run: autoloss.explain(run, seeds=1),

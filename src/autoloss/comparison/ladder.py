@@ -119,8 +119,7 @@ class Ladder:
     @property
     def tunes_threshold(self) -> bool:
         """Whether a tuned threshold came to another than 0.5, or none was tuned; never for a metric of the order alone."""
-        tuned = [rung.threshold for rung in self.rungs if rung.entrant.tuned_threshold]
-        return not tuned or any(threshold != 0.5 for threshold in tuned)
+        return {rung.threshold for rung in self.rungs if rung.entrant.tuned_threshold} != {0.5}
 
     def tried(self, rule: StepRule) -> bool:
         """Return True if a training had this step rule."""
