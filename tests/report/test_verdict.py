@@ -240,6 +240,19 @@ def test_no_other_way_of_training_than_the_recommended_one_is_advised(
         assert ("Use baseline/ce (lr × 3): on the test split" in concluded(directory, capsys)) is advised
 
 
+def test_an_export_of_another_loss_than_the_recommended_one_says_so(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    directory, said = judged(tmp_path, *LOST), list[str]()
+    advice = Recommendation("baseline/dice", 3.0, "shelf", "Nothing is better.", name="Dice")
+    monkeypatch.setattr(Search, "recommendation", advice)
+    assert "recommended instead: Dice, 3 × the learning rate (a known loss)" in export_loss(
+        directory, None, "python", said.append
+    )
+    assert said[-1].startswith("Recommended is another loss: Dice, 3 × the learning rate (a known loss).")
+    known = open_run(directory).choose(None).formula
+    monkeypatch.setattr(Search, "recommendation", Recommendation(known, 3.0, "found", "It is ahead."))
+    assert "recommended instead" not in export_loss(directory, None, "python", said.append)
+
+
 def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
     directory = judged(tmp_path, (0.9, 0.91, 0.92), (0.7, 0.72, 0.71))
     printed = concluded(directory, capsys)

@@ -218,18 +218,23 @@ class Recommendation:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 
+    @property
+    def title(self) -> str:
+        """The loss, what changes in the recipe, and where the loss is from."""
+        others = {name: value for name, value in self.recipe.items() if name not in ("threshold", "weights")}
+        weights = tuple(self.recipe.get("weights", {}).items())
+        entrant = Entrant(self.name, self.loss, self.learning_rate, weights=weights, **others)
+        threshold = [f"which is {value:g}" for name, value in self.recipe.items() if name == "threshold"]
+        parts = [self.name or entrant.name, *entrant.list_changes(), *threshold]
+        return f"{', '.join(parts)} ({ORIGINS[self.origin]})"
+
     def describe(self) -> str:
         """Describe it in a line.
 
         >>> Recommendation("baseline/ce", 3.0, "standard", "Nothing is better.", {"step_rule": "one_norm"}).describe()
         'cross entropy, steps of one norm, 3 × the learning rate (the standard loss). Nothing is better.'
         """
-        others = {name: value for name, value in self.recipe.items() if name not in ("threshold", "weights")}
-        weights = tuple(self.recipe.get("weights", {}).items())
-        entrant = Entrant(self.name, self.loss, self.learning_rate, weights=weights, **others)
-        threshold = [f"which is {value:g}" for name, value in self.recipe.items() if name == "threshold"]
-        parts = [self.name or entrant.name, *entrant.list_changes(), *threshold]
-        return f"{', '.join(parts)} ({ORIGINS[self.origin]}). {self.reason}"
+        return f"{self.title}. {self.reason}"
 
 
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from autoloss.run.user_files import Trust
 
 
+RECOMMENDED = "recommended instead"
+
+
 def export_loss(
     directory: Path,
     individual: int | None,
@@ -45,6 +48,8 @@ def export_loss(
     facts = _collect_facts(found, chosen)
     if say is not None and "warning" in facts:
         say(f"Loss #{chosen.id}: {facts['warning']}. Writing it anyway.")
+    if say is not None and individual is None and RECOMMENDED in facts:
+        say(f"Recommended is another loss: {facts[RECOMMENDED]}. Writing the best of the search, #{chosen.id}.")
     score = chosen.score if math.isfinite(chosen.score) else None
     return write_loss(chosen.loss, chosen.forms, to, f"Found loss {chosen.id}", facts, chosen.id, score)
 
@@ -71,6 +76,7 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
         "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
+        RECOMMENDED: _name_other(found, chosen),
         "judgement": judged.standing.value + seeds if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
@@ -78,6 +84,13 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         "on this task": simplify_formulas(found, [chosen.formula])[chosen.formula].identity,
     }
     return {name: text for name, text in facts.items() if text not in ("", "–")}
+
+
+def _name_other(found: Search, chosen: FoundLoss) -> str:
+    """Name what is recommended where that is another loss, which a known one is not under its name."""
+    advice, name = found.recommendation, found.enter(chosen.id, chosen.formula).name
+    names = (name, name.removeprefix(f"#{chosen.id} "))
+    return "" if advice is None or advice.loss == chosen.formula or advice.name in names else advice.title
 
 
 def _describe_training(found: Search, chosen: FoundLoss) -> dict[str, str]:
