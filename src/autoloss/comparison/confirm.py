@@ -189,8 +189,8 @@ def compare_with_baselines(
     refused = [
         enter_loss(one.label if one.label in ENTRIES else one.loss) for one in store.settings().start if one.is_compared
     ]
-    others = {str(write_trees(one.loss)): one for one in (*refused, *plain[1:])}.values()
-    standard, promising = plain[:1], [one for one in others if write_trees(one.loss) not in again]
+    fitting = {str(write_trees(one.loss)): one for one in (*refused, *plain[1:])}.values()
+    standard, promising = plain[:1], [one for one in fitting if write_trees(one.loss) not in again]
     own = _list_own(standard, ladder, task)
     vary = partial(_list_ways, own, configuration.search, ladder, task)
     if not every:

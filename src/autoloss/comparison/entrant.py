@@ -98,6 +98,11 @@ class Entrant:
         return say_loss(self.loss) if self.number is None else self.label.partition(" (")[0]
 
     @property
+    def loss_name(self) -> str:
+        """The name without a candidate's number: a known loss is the same under its name and as a candidate."""
+        return self.name.removeprefix(f"#{self.number} ")
+
+    @property
     def way(self) -> Entrant:
         """The loss and how it is trained but for the learning rate: what is tuned on one grid."""
         return replace(self, label="", learning_rate=1.0, scale=1.0)

@@ -100,7 +100,7 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
     found = next((row for row in rows if number is not None and row.entrant.number == number), None)
     known = [row for row in sort_by_mean(rows) if row.entrant.baseline or row.entrant.known]
     rivals = [row for row in known if row is not found and row.mean is not None]
-    losses = len({name_loss(row) for row in rivals})
+    losses = len({row.entrant.loss_name for row in rivals})
     if found is None:
         return Judgement(Standing.NOT_COMPARED)
     if found.mean is None:
@@ -135,18 +135,13 @@ def _correct_by_loss(rivals: Sequence[Row], p_values: Mapping[str, float | None]
     """
     best: dict[str, str] = {}
     for row in rivals:
-        best.setdefault(name_loss(row), row.entrant.label)
+        best.setdefault(row.entrant.loss_name, row.entrant.label)
     corrected: dict[str, float] = {}
     for row in rivals:
-        labels = {**best, name_loss(row): row.entrant.label}.values()
+        labels = {**best, row.entrant.loss_name: row.entrant.label}.values()
         found = correct_by_holm({label: p_values[label] for label in labels})
         corrected |= {label: value for label, value in found.items() if label == row.entrant.label}
     return corrected
-
-
-def name_loss(row: Row) -> str:
-    """Name the loss of a row: a known loss is the same under its name and under the number of a candidate."""
-    return row.entrant.name.removeprefix(f"#{row.entrant.number} ")
 
 
 def correct_by_holm(p_values: Mapping[str, float | None]) -> dict[str, float]:

@@ -270,7 +270,7 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
     Args:
         least: Number that is enough where the task has no more; all by default.
     """
-    with isolate(), explain_failures("Drawing samples of the task", "A search begins with them."):
+    with isolate(), explain_failures("Drawing samples of the task", "Mend its data or network."):
         found = task.samples(count, seed)
     for name in task.branches:
         if name not in found:

@@ -88,9 +88,10 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
 
 def _name_other(found: Search, chosen: FoundLoss) -> str:
     """Name what is recommended where that is another loss, which a known one is not under its name."""
-    advice, name = found.recommendation, found.enter(chosen.id, chosen.formula).name
-    names = (name, name.removeprefix(f"#{chosen.id} "))
-    return "" if advice is None or advice.loss == chosen.formula or advice.name in names else advice.title
+    advice, mine = found.recommendation, found.enter(chosen.id, chosen.formula)
+    if advice is None or advice.loss == mine.loss:
+        return ""
+    return "" if Entrant(advice.name, advice.loss).loss_name == mine.loss_name else advice.title
 
 
 def _describe_training(found: Search, chosen: FoundLoss) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row
-from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise, name_loss
+from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
 from autoloss.comparison.noise import Estimate, find_quantile
 from autoloss.numbers import figure, plus_minus, signed
 from autoloss.report.readable import Readable, simplify_formulas
@@ -159,7 +159,7 @@ def evidence(judgement: Judgement) -> list[str]:
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
-    elif name_loss(found) == name_loss(rival):
+    elif found.entrant.loss_name == rival.entrant.loss_name:
         sentences.append("It is that baseline: the same loss, trained alike.")
     elif paired.examples_error == 0:
         sentences.append(

@@ -85,7 +85,7 @@ class Forecast:
             latest: Trainings of the search.
             spent: Training equivalents of the search in this process, which took `seconds`, the tests of candidates included.
         """
-        # Those before a search are measured on resamples, as those after it are.
+        # Whole ones before a search are measured on resamples, as those after it are.
         seen = self.trained or [(one.fidelity, one.seconds / one.count) for one in latest if one.score is not None]
         if not seen:
             return None

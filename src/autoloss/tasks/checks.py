@@ -193,8 +193,7 @@ def check_repeats(once: float, again: float) -> None:
     """Refuse a metric that has two values for the same predictions and targets."""
     if not math.isclose(once, again):
         raise RequestError(
-            f"The metric returned {once:.4g}, then {again:.4g} for the same predictions and targets. Leave chance out of it, or "
-            "seed its generator in each call."
+            f"The metric returned {once:.4g}, then {again:.4g} for the same predictions and targets. Leave chance out of it."
         )
 
 
