@@ -317,8 +317,11 @@ def compile_gradient() -> CachedFunction:
             z, _, p, given = _locate_tile(areas, shape, first)
             places = (z, areas[1], p, given)
             bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, None, None)
-            square += k.inner_product(w, areas[1], w, areas[1], moving * positions)
-            product += k.inner_product(w, areas[1], direction, first * moving, moving * positions)
+            # The other channel of one logit does not move: its place holds what is left of a longer tile.
+            still = positions if activation == ONE_LOGIT else U(0)
+            begin, count = areas[1] + still, moving * positions - still
+            square += k.inner_product(w, begin, w, begin, count)
+            product += k.inner_product(w, begin, direction, first * moving + still, count)
         return NOT_FINITE if bad or not abs(loss) < np.inf else DONE, square, product
 
     return CachedFunction(differentiate)
