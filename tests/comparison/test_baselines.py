@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.comparison.baselines import baselines, standard_entrant
+from autoloss.comparison.baselines import baselines, join_best, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
@@ -291,3 +291,30 @@ def test_what_chose_a_rate_does_not_measure_it(tmp_path):
     assert all(len(row.valid.finite) == VALIDATION_SEEDS for row in rows)
     assert chosen.isdisjoint(job.training.seed for job in measured)
     assert {job.training.split for job in measured} == {"valid"}
+
+
+def test_the_best_known_loss_of_each_branch_makes_a_rival_of_all(tmp_path):
+    """A lower and an upper quantile on two heads: neither helps as long as the other head has the squared error."""
+    made = QuickTask(("cls", "reg"))
+    made._branches |= {"reg": ActivatedBranch(activation="none")}
+    made.standard = {"cls": "baseline/ce", "reg": "baseline/mse"}
+    both = "cls: baseline/dice; reg: baseline/huber"
+    known = {"cls: baseline/dice; reg: baseline/mse": 0.2, "cls: baseline/ce; reg: baseline/huber": 0.2, both: 0.9}
+
+    class ByLoss(Record):
+        def run_trainings(self, jobs):
+            for job in jobs:
+                score = known.get(job.loss, 0.1)
+                self.outcomes[job] = Outcome(state=State.SCORED, score=score, fidelity=job.training.fidelity)
+            return self.outcomes
+
+    found = Entrant("#3", "cls: mul(y, p); reg: abs(add(p, neg(y)))")
+    with Store(tmp_path, write=True) as store:
+        store.write_settings(
+            RunSettings(configuration=Configuration(), task=TaskReference("x"), title="x", branches={}, release="1")
+        )
+        with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+            rows = compare_with_baselines([found], made, Configuration(), 1, store, ByLoss(dispatcher, store))
+    assert rows[0].entrant.loss == both
+    made.baselines = [{"reg": "shelf/cauchy"}]
+    assert not join_best([Entrant("a", "cls: baseline/dice; reg: baseline/huber")], made)

@@ -22,6 +22,7 @@ from autoloss.run.scoring import score
 from autoloss.run.starting_losses import FROM_RUN, name_losses, parse_starting_losses
 from autoloss.space.form import ACTIVATIONS
 from autoloss.space.loss import Loss, bind
+from autoloss.space.loss_text import split_branches
 from autoloss.space.operators import OPERATORS
 from autoloss.store.run_settings import StartVerdict
 from autoloss.store.store import Store
@@ -209,8 +210,10 @@ class TestWarmStart:
     def test_the_shelfs_losses_for_several_branches_take_turns(self):
         task = TwoStandards(("cls", "reg"))
         losses, _ = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, most=20)
-        # The first is the standard loss on both.
-        assert [one.label.partition(":")[0] for one in losses[1:7]] == ["cls", "reg"] * 3
+        # The first is the standard loss on both; a label names the losses of both.
+        labels = [split_branches(one.label) for one in losses[1:7]]
+        changed = [name for label in labels for name, loss in label.items() if loss != task.standard[name]]
+        assert changed == ["cls", "reg"] * 3
 
     def test_a_run_with_other_branches_is_refused_in_a_sentence(self, earlier, tmp_path):
         with pytest.raises(RequestError, match=r"its branches are main \(.*those of this task are cls \(.*reg \("):

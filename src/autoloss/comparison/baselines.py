@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from autoloss.comparison.entrant import Entrant
-from autoloss.space.loss_text import join_losses
+from autoloss.space.loss_text import join_losses, split_branches
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
 from autoloss.zoo.entry import Entry
@@ -30,6 +30,19 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     names = [] if len(task.branches) > 1 and task.baselines else list(_list_fitting(task, every))
     names += [join_losses({**task.standard, **other}) for other in task.baselines]
     return [standard, *(enter_loss(name) for name in names if name != standard.loss)]
+
+
+def join_best(ranked: Iterable[Entrant], task: Task) -> list[Entrant]:
+    """Return the best known loss of each branch, all at once; nothing where a single branch has one, or the task declares its own.
+
+    Args:
+        ranked: Losses that differ from the standard one on one branch each, the best first.
+    """
+    best: dict[str, str] = {}
+    for one in [] if task.baselines else ranked:
+        changed = {name: loss for name, loss in split_branches(one.loss).items() if loss != task.standard.get(name)}
+        best = {**changed, **best}
+    return [enter_loss(join_losses({**task.standard, **best}))] if len(best) > 1 else []
 
 
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:

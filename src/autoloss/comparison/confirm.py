@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-from autoloss.comparison.baselines import MOST_RIVALS, baselines, enter_loss
+from autoloss.comparison.baselines import MOST_RIVALS, baselines, enter_loss, join_best
 from autoloss.comparison.entrant import (
     COMPARISON,
     CONFIRMATION,
@@ -129,7 +129,10 @@ def count_trainings(
     # Beside the best of those found stands the best known one that the search started from.
     others, found = known - standard, min(settings.compare + 1, best)
     own = (1 + rungs + ways) * standard
-    tuned = count_tuning_trainings(found, others, WAYS + ways, share) + count_tuning_trainings(own, share=share)
+    joined = len(task.branches) > 1 and not task.baselines
+    tuned = count_tuning_trainings(found + joined, others, WAYS + ways, share) + count_tuning_trainings(
+        own, share=share
+    )
     # The standard loss takes part as it is given, too, and with a tuned threshold where that decides; one rival as the best does.
     entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS) + 1
     return confirmed + tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
@@ -195,6 +198,7 @@ def compare_with_baselines(
     vary = partial(_list_ways, own, configuration.search, ladder, task)
     if not every:
         promising, behind = find_promising(promising, task, seed, record, vary)
+        promising += join_best([*promising, *(row.entrant for row in behind)], task)
     rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
     tuned, others = rows[: len(best) + len(own)], sort_by_mean(rows[len(best) + len(own) :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]

@@ -19,7 +19,7 @@ from autoloss.rejection.reasons import Reason
 from autoloss.run.results import open_run
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
-from autoloss.space.loss_text import join_branches
+from autoloss.space.loss_text import join_branches, join_losses
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.task import Task
@@ -164,7 +164,8 @@ def _list_shelf(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
     fitting = [[(name, entry.name) for entry in zoo.SHELF if fits(entry, name, task)] for name in task.branches]
     # A small budget does not reach all: it shall reach some of each branch.
     for name, entry in filter(None, chain.from_iterable(zip_longest(*fitting))):
-        yield entry if len(task.branches) == 1 else f"{name}: {entry}", {**task.standard, name: entry}
+        losses = {**task.standard, name: entry}
+        yield join_losses(losses), losses
 
 
 def _read_run(directory: str) -> list[NamedLoss]:
