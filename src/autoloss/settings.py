@@ -213,12 +213,17 @@ class SpaceSettings:
     """Operators of the user: `file.py:name`, or the name of one that was given as an object."""
 
 
+LEAST_LADDER = 8.0
+"""Training equivalents that have room for the rates of all step rules, weights of the classes and a tuned threshold."""
+
+
 @declare("ladder.", "setting")
 class LadderSettings:
     """The expert's ladder before a search: what an expert would try with the standard loss; see `comparison/ladder.py`."""
 
     share: Amount = 0.0
-    """Training equivalents that it may spend, as a share of the budget and beside it; 0, as in the paper, leaves it out."""
+    """Training equivalents that it may spend, as a share of the budget and beside it, but at least 8; 0, as in the paper, leaves
+    it out."""
 
 
 @declare("final.", "setting")
@@ -271,6 +276,11 @@ class Configuration:
     limits: LimitSettings = LimitSettings()
     ladder: LadderSettings = LadderSettings()
     final: FinalSettings = FinalSettings()
+
+    @property
+    def ladder_trainings(self) -> float:
+        """Training equivalents that the ladder may spend: a small budget's share has no room for what an expert tries."""
+        return max(self.ladder.share * self.evaluations, LEAST_LADDER) if self.ladder.share else 0.0
 
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""

@@ -19,15 +19,13 @@ from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measureme
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.settings import StepRule
+from autoloss.settings import LEAST_LADDER, StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
 from autoloss.zoo.entries import say_loss
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
-ENOUGH = 8.0
-"""Training equivalents that have room for weights of the classes and a tuned threshold; with fewer, nothing is given up."""
 FIRST_SHARE = 1 / 8
 """Share of the schedule of the first trainings, where it has enough steps."""
 RULES: Sequence[StepRule] = ("recipe", "clipped", "one_norm", "adamw")
@@ -104,7 +102,7 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
         if len(task.branches) > 1 and best in early:
             floor = evaluator.measure_untrained() or 0.0
             share = 1.0 if climb.score(best) - floor > math.sqrt(second / first) * (early[best] - floor) else second
-        climb.run([best, *varied], share, reserve=reserve if share < 1 or budget > ENOUGH else 1.0)
+        climb.run([best, *varied], share, reserve=reserve if share < 1 or budget > LEAST_LADDER else 1.0)
         climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), share)
     if task.tunes_learning_rate:
         _slow_down(climb)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from autoloss import __version__
 from autoloss.comparison.baselines import baselines, standard_entrant
-from autoloss.comparison.climbing import CLASS_WEIGHTS, ENOUGH, LEAST_BUDGET, climb_ladder
+from autoloss.comparison.climbing import CLASS_WEIGHTS, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.entrant import LADDER, Entrant, Measurements, compare_paired, training_seeds
 from autoloss.comparison.ladder import Ladder
@@ -331,17 +331,13 @@ def describe_tries(task: Task, budget: float) -> str:
 def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> tuple[Ladder | None, Resolution | None]:
     """Tune the standard loss; trainings from before an interruption are reused."""
     task, configuration, say = evaluator.task, evaluator.configuration, drive.say
-    budget = configuration.ladder.share * configuration.evaluations
-    if budget < LEAST_BUDGET or not evaluator.has_standard:
+    budget = configuration.ladder_trainings
+    if not budget or not evaluator.has_standard:
         return None, None
     say(f"{describe_tries(task, budget)} To leave this out: --set ladder.share=0")
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
         ladder = climb_ladder(evaluator, configuration.seed, budget, record)
-        if ladder is not None and budget < ENOUGH and not _measure_floor(evaluator, settings).is_beaten(ladder.highest):
-            tried = len(ladder.rungs)
-            say(f"No way to train learns anything ({tried} tried): trying more, at most {ENOUGH:g} whole trainings.")
-            ladder = climb_ladder(evaluator, configuration.seed, ENOUGH, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:
         say(resolution.describe(_measure_floor(evaluator, settings).measure_gain(ladder and ladder.highest)))

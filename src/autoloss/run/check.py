@@ -12,7 +12,7 @@ from timeit import timeit
 from typing import Any
 
 from autoloss import tasks
-from autoloss.comparison.climbing import ENOUGH, climb_ladder
+from autoloss.comparison.climbing import climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
@@ -28,7 +28,7 @@ from autoloss.run.beginning import follow_ladder, settle_length
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
-from autoloss.settings import Configuration
+from autoloss.settings import LEAST_LADDER, Configuration
 from autoloss.space.expression import Expression
 from autoloss.tasks.task import Task
 from autoloss.training.trainer import SKIPPED
@@ -371,5 +371,5 @@ def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution |
     """Climb the ladder as a short search does; return it with what the valid split can tell."""
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)
-        ladder = climb_ladder(evaluator, seed, ENOUGH, record)
+        ladder = climb_ladder(evaluator, seed, LEAST_LADDER, record)
     return ladder, measure_resolution(record.outcomes)

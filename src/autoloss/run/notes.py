@@ -78,7 +78,7 @@ def describe_plan(configuration: Configuration, final: float) -> str:
     >>> describe_plan(Configuration(evaluations=60).changed({"ladder.share": 0.2}), 118)
     'The run takes as long as about 190 whole trainings: 12 with the standard loss, 60 to search, 118 to confirm and compare.'
     """
-    ladder = round(configuration.ladder.share * configuration.evaluations)
+    ladder = round(configuration.ladder_trainings)
     parts = {"with the standard loss": ladder, "to search": configuration.evaluations}
     parts |= {"to confirm and compare": round(final)}
     listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
