@@ -65,6 +65,7 @@ REQUESTS: list[tuple[list[str], str, str]] = [
     (["--set", "layers=99"], "layers is 99", "at most 16"),
     (["--set", "steps=1e-9"], "'1e-9'", "a whole number"),
     (["--out", "/dev/null/run"], "/dev/null/run cannot be made", "--out"),
+    (["--out", __file__], "is a file", "Name a folder"),
 ]
 
 

@@ -185,6 +185,12 @@ def test_shapes_that_do_not_fit_are_refused(prediction, target):
         CE.criterion()(torch.zeros(prediction), target)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_class_indices_of_another_type_are_refused(dtype):
+    with pytest.raises(RequestError, match="integer class indices"):
+        CE.criterion()(torch.zeros(4, 5), torch.zeros(4, dtype=dtype))
+
+
 @pytest.mark.parametrize("wrong", [5, 6, -1])
 @pytest.mark.parametrize("ignore_index", [None, 2])
 def test_a_class_that_is_no_channel_is_refused(wrong, ignore_index):

@@ -215,7 +215,8 @@ def _open(directory: Path) -> Iterator[Store | None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"{directory} cannot be made: {error.strerror}. Give another directory.") from None
+        found = "is a file" if directory.is_file() else f"cannot be made: {error.strerror}"
+        raise RequestError(f"{directory} {found}. Give another directory.") from None
     with lock_run(directory), Store(directory, write=True, file=FILE) as store:
         yield store
 

@@ -139,7 +139,8 @@ class Dispatcher:
             case Raised():
                 reason, trace = outcome.message, outcome.traceback_text
             case Lost():
-                reason, trace = outcome.detail, ""
+                limit = "training" if isinstance(job, Train) else "testing"
+                reason, trace = outcome.detail.replace("deadline:", f"deadline of limits.{limit}_seconds:", 1), ""
         if isinstance(job, RejectionBatch):
             request = reason.removeprefix(f"{RequestError.__name__}: ")
             if request == reason:

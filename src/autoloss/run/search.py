@@ -350,7 +350,8 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         others = _list_others(path)
     except OSError as error:
-        raise RequestError(f"{path} cannot be made: {error.strerror}. Use another.", argument="directory") from None
+        found = "is a file" if path.is_file() else f"cannot be made: {error.strerror}"
+        raise RequestError(f"{path} {found}. Name a folder.", argument="directory") from None
     if others and not exists(path):
         raise RequestError(
             f"{path} contains other files ({join_names(others[:3])}{', …' if len(others) > 3 else ''}). Name an empty folder.",

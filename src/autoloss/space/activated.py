@@ -102,8 +102,8 @@ class ActivatedBranch(Branch):
         target = self.encode_target(context["target"], activated.shape[1])
         if target.shape != activated.shape:
             raise RequestError(
-                f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's "
-                f"{tuple(prediction.shape)}: expected class indices without the channels, the second dimension, or the same shape."
+                f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's {tuple(prediction.shape)}: "
+                "expected integer class indices without the channels, the second dimension, or the same shape."
             )
         return {"y": target.to(activated.dtype), "p": activated}
 
