@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from autoloss import zoo
 from autoloss.errors import RequestError
@@ -53,7 +53,8 @@ def task(
     **others: Any,
 ) -> SupervisedTask:
     given = {"recipe": RECIPE, "data": Data(rows_per_sample=16), **others}
-    return SupervisedTask(build, train or rows(0), valid or rows(1), activation, metric, **given)
+    data = (rows(place) if split is None else split for place, split in enumerate((train, valid)))
+    return SupervisedTask(build, *data, activation, metric, **given)
 
 
 def trained(made: SupervisedTask, formula: str = "-y * log(p)", **training: Any) -> Scored:
@@ -287,6 +288,10 @@ def test_images_are_samples_of_their_own():
     [
         ({"train": (torch.zeros(0, 4), torch.zeros(0).long())}, "holds no examples"),
         ({"train": (torch.zeros(3, 4), torch.zeros(2).long())}, "3 inputs and 2 targets"),
+        (
+            {"train": DataLoader(TensorDataset(torch.zeros(3, 4), torch.zeros(3).long()), 8, drop_last=True)},
+            "gives no batch: 3",
+        ),
         ({"train": 5}, "expected a pair"),
         ({"train": (np.array([["a"], ["b"]]), np.array([0, 1]))}, "encode text"),
         ({"train": TensorDataset(torch.zeros(3, 4))}, "expected a pair"),

@@ -138,6 +138,7 @@ def test_a_task_says_how_it_runs_and_trains_so_unless_it_is_told_otherwise():
     [
         ({"precision": "bf16"}, "Did you mean 'bfloat16'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
+        ({"device": "mps"}, "torch finds no such GPU"),
     ],
 )
 def test_a_machine_that_is_not_there_is_refused(wrong, message):
@@ -147,5 +148,5 @@ def test_a_machine_that_is_not_there_is_refused(wrong, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(RequestError, match="torch finds no GPU"):
+    with pytest.raises(RequestError, match="torch finds no such GPU"):
         task(device="cuda")

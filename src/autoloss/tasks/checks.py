@@ -224,7 +224,8 @@ def describe_unusable_samples(
         initial, best = worse[0]
         return RequestError(
             f"{found} lower for the target itself than for an untrained network on {len(worse)} ({best:.4g} and {initial:.4g}). "
-            "If lower is better, return its negative. Otherwise check that it accepts the target as a prediction."
+            "If lower is better, return its negative; of an object of torchmetrics, give -metric. Otherwise check that it accepts "
+            "the target as a prediction: a network that predicts a logarithm, say, has to end in exp, and the metric to take that."
         )
     if usable >= count:
         cropped = ", cropped to one size," if rows_per_sample is None else ""

@@ -59,6 +59,11 @@ class Split:
         if not len(self.dataset):
             raise RequestError(f"The {name} data holds no examples; give it at least one.")
         self.indices = torch.arange(len(self.dataset)) if self._loader is None else _list_examples(self._loader)
+        if self._loader is not None and name == "train" and not len(self._loader):
+            raise RequestError(
+                f"The DataLoader of the train data gives no batch: {len(self.dataset)} examples, "
+                f"batch_size={self._loader.batch_size}, drop_last={self._loader.drop_last}. Lower batch_size."
+            )
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -73,10 +73,13 @@ class Execution:
             raise unknown("precision", str(self.precision), PRECISIONS)
         try:
             kind = torch.device(self.device).type
+            available = kind == "cpu" or torch.get_device_module(kind).is_available()
         except RuntimeError as error:
             raise RequestError(f"There is no device {self.device!r}: {error}. Name cpu, cuda or cuda:1.") from None
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use cpu.", argument="device")
+        if not available:
+            raise RequestError(
+                f"device is {self.device}, and torch finds no such GPU here. Use cpu.", argument="device"
+            )
 
     @property
     def torch_device(self) -> torch.device:
