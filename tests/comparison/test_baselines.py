@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.comparison.baselines import baselines, join_best, standard_entrant
+from autoloss.comparison.baselines import baselines, join_with, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS
 from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
@@ -293,8 +293,8 @@ def test_what_chose_a_rate_does_not_measure_it(tmp_path):
     assert {job.training.split for job in measured} == {"valid"}
 
 
-def test_the_best_known_loss_of_each_branch_makes_a_rival_of_all(tmp_path):
-    """A lower and an upper quantile on two heads: neither helps as long as the other head has the squared error."""
+def test_the_best_known_loss_of_a_branch_is_joined_with_those_of_the_others(tmp_path):
+    """A lower and an upper quantile on two heads: one of them helps little as long as the other head has the squared error."""
     made = QuickTask(("cls", "reg"))
     made._branches |= {"reg": ActivatedBranch(activation="none")}
     made.standard = {"cls": "baseline/ce", "reg": "baseline/mse"}
@@ -317,4 +317,4 @@ def test_the_best_known_loss_of_each_branch_makes_a_rival_of_all(tmp_path):
             rows = compare_with_baselines([found], made, Configuration(), 1, store, ByLoss(dispatcher, store))
     assert rows[0].entrant.loss == both
     made.baselines = [{"reg": "shelf/cauchy"}]
-    assert not join_best([Entrant("a", "cls: baseline/dice; reg: baseline/huber")], made)
+    assert not join_with(Entrant("a", both), [Entrant("b", "cls: baseline/dice; reg: baseline/mse")], made)

@@ -32,17 +32,22 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     return [standard, *(enter_loss(name) for name in names if name != standard.loss)]
 
 
-def join_best(ranked: Iterable[Entrant], task: Task) -> list[Entrant]:
-    """Return the best known loss of each branch, all at once; nothing where a single branch has one, or the task declares its own.
+def join_with(best: Entrant, known: Iterable[Entrant], task: Task) -> list[Entrant]:
+    """Return known losses of the other branches beside the best of one branch, as an expert goes on; nothing of a single branch.
+
+    Where the task declares its own baselines, it has said what goes together.
 
     Args:
-        ranked: Losses that differ from the standard one on one branch each, the best first.
+        best: A loss that differs from the standard one on some branches; the `known` ones stand on the others.
     """
-    best: dict[str, str] = {}
-    for one in [] if task.baselines else ranked:
-        changed = {name: loss for name, loss in split_branches(one.loss).items() if loss != task.standard.get(name)}
-        best = {**changed, **best}
-    return [enter_loss(join_losses({**task.standard, **best}))] if len(best) > 1 else []
+
+    def changes(one: Entrant) -> dict[str, str]:
+        return {branch: loss for branch, loss in split_branches(one.loss).items() if loss != task.standard.get(branch)}
+
+    if len(task.branches) == 1 or task.baselines:
+        return []
+    kept, others = split_branches(best.loss), [changes(one) for one in known]
+    return [enter_loss(join_losses({**kept, **one})) for one in others if one.keys().isdisjoint(changes(best))]
 
 
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:

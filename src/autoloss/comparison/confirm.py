@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-from autoloss.comparison.baselines import MOST_RIVALS, baselines, enter_loss, join_best
+from autoloss.comparison.baselines import MOST_RIVALS, baselines, enter_loss, join_with
 from autoloss.comparison.entrant import (
     COMPARISON,
     CONFIRMATION,
@@ -129,10 +129,9 @@ def count_trainings(
     # Beside the best of those found stands the best known one that the search started from.
     others, found = known - standard, min(settings.compare + 1, best)
     own = (1 + rungs + ways) * standard
-    joined = len(task.branches) > 1 and not task.baselines
-    tuned = count_tuning_trainings(found + joined, others, WAYS + ways, share) + count_tuning_trainings(
-        own, share=share
-    )
+    together = 0 if task.baselines else others * (len(task.branches) - 1) // len(task.branches)
+    tuned = count_tuning_trainings(found, others + together, WAYS + ways, share)
+    tuned += count_tuning_trainings(own, share=share)
     # The standard loss takes part as it is given, too, and with a tuned threshold where that decides; one rival as the best does.
     entrants = found + own + (1 + task.tunes_threshold) * standard + min(others, MOST_RIVALS) + 1
     return confirmed + tuned + entrants * (VALIDATION_SEEDS + settings.compare_seeds)
@@ -197,8 +196,11 @@ def compare_with_baselines(
     own = _list_own(standard, ladder, task)
     vary = partial(_list_ways, own, configuration.search, ladder, task)
     if not every:
-        promising, behind = find_promising(promising, task, seed, record, vary)
-        promising += join_best([*promising, *(row.entrant for row in behind)], task)
+        known = promising
+        promising, behind = find_promising(known, task, seed, record, vary)
+        if together := join_with(promising[0], known, task) if promising else []:
+            promising, further = find_promising([*promising, *together], task, seed, record, vary)
+            behind += further
     rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
     tuned, others = rows[: len(best) + len(own)], sort_by_mean(rows[len(best) + len(own) :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
