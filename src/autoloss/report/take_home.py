@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
@@ -15,12 +15,9 @@ from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import choose_format, write_loss
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
+from autoloss.run.user_files import Trust
 from autoloss.training.recipe import STEP_RULES
 from autoloss.training.training import THRESHOLD
-
-if TYPE_CHECKING:
-    from autoloss.run.user_files import Trust
-
 
 RECOMMENDED = "recommended instead"
 
