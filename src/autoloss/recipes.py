@@ -11,6 +11,7 @@ from typing import Any
 
 from autoloss.errors import unknown
 from autoloss.space.loss_text import join_branches
+from autoloss.tables import read_rows
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
@@ -75,19 +76,6 @@ class PaperRecipe:
         return {**{name: value for name, value in own.items() if name not in full}, **self.settings}
 
 
-PRETRAINED, FULL_PRETRAINED = {"weights": "imagenet"}, {"full_weights": "imagenet"}
-"""Pre-trained weights as in the training of DeepLabv3+ (Chen et al., 2018), whose settings the paper uses; the default of the
-tasks is no weights, which needs no download."""
-ABSOLUTE = {"rejection.unit": "absolute", "rejection.threshold": 0.6}
-"""η in the unit of the metric (Section 3.2)."""
-RELATIVE = {"rejection.unit": "relative", "rejection.threshold": 0.6}
-"""The paper's η as a share of the largest possible gain: on real samples no loss of the R-CNN's boxes can gain 0.6 of AP, since
-regions start near their objects."""
-TABLE, GENERALISATION = "Section 4.1, table of semantic segmentation", "Section 4.1, table of generalisation"
-OF_INSTANCES = "Section 4.3, table of instance segmentation"
-OF_DETECTION, DETECTORS_CARRIED_OVER = "Section 4.2, table of object detection", "Section 4.2, table of generalisation"
-
-
 def _make_segmentation_row(loss: str, figures: str, target: str | None = None, name: str | None = None) -> Published:
     return Published(loss, dict(zip(METRICS, map(float, figures.split()), strict=True)), target, name)
 
@@ -115,13 +103,12 @@ ON_VOC = (
 )
 
 
-def _carry_over(name: str, task: str, figures: str, **options: str) -> PaperRecipe:
-    """Return the experiment of one network in the table of generalisation; the text has mIoU and BF1 of each loss."""
+def _carry_over(figures: str) -> tuple[Published, ...]:
+    """Return the rows of one network in the table of generalisation; the text has mIoU and BF1 of each loss."""
     values = list(map(float, figures.split()))
     rows = [row for row in ON_VOC if row.loss == "CE" or row.target in ("miou", "bf1")]
     columns = zip(rows, values[::2], values[1::2], strict=True)
-    published = tuple(replace(row, figures={"miou": miou, "bf1": bf1}) for row, miou, bf1 in columns)
-    return PaperRecipe(name, task, "full", GENERALISATION, {**FULL_PRETRAINED, **options}, published=published)
+    return tuple(replace(row, figures={"miou": miou, "bf1": bf1}) for row, miou, bf1 in columns)
 
 
 ON_COCO_POSES = (
@@ -164,66 +151,65 @@ MASKS_ON_COCO = (
     _make_detection_row("found", 34.8, target="map", name="ins"),
 )
 
-_ROWS = (
-    PaperRecipe("voc-seg", "voc-seg", "proxy", "Appendix A.1", PRETRAINED, ABSOLUTE),
-    PaperRecipe(
-        "cityscapes-seg", "cityscapes-seg", "proxy", "Appendix A.1, on the data of Section 4.1", PRETRAINED, ABSOLUTE
+PUBLISHED: Mapping[str, tuple[Published, ...]] = {
+    "voc-r101-deeplabv3+": ON_VOC,
+    "cityscapes-r101-deeplabv3+": _carry_over("80.0 62.2  80.7 66.5  80.4 63.8  6.7 78.0  9.3 77.7"),
+    "voc-r50-deeplabv3+": _carry_over("76.2 61.8  78.4 66.9  78.0 62.8  1.4 70.8  7.2 78.3"),
+    "voc-r101-pspnet": _carry_over("77.9 64.7  78.9 65.7  78.5 64.9  1.6 71.8  5.1 71.3"),
+    "coco-r50-mask-rcnn": MASKS_ON_COCO,
+    "coco-r50-faster-rcnn": ON_COCO,
+    "coco-r101-faster-rcnn": (
+        _make_detection_row("CE + L1 + CE + IoU", 39.7, **WITH_IOU),
+        _make_detection_row("found", 39.9, target="map", name="det"),
     ),
-    PaperRecipe("voc-r101-deeplabv3+", "voc-seg", "full", TABLE, FULL_PRETRAINED, published=ON_VOC),
-    _carry_over("cityscapes-r101-deeplabv3+", "cityscapes-seg", "80.0 62.2  80.7 66.5  80.4 63.8  6.7 78.0  9.3 77.7"),
-    _carry_over(
-        "voc-r50-deeplabv3+", "voc-seg", "76.2 61.8  78.4 66.9  78.0 62.8  1.4 70.8  7.2 78.3", full_backbone="resnet50"
+    "voc-r50-faster-rcnn": (
+        _make_detection_row("CE + L1 + CE + IoU", 80.4, metric="voc07", **WITH_IOU),
+        _make_detection_row("found", 80.6, metric="voc07", target="map", name="det"),
     ),
-    _carry_over(
-        "voc-r101-pspnet", "voc-seg", "77.9 64.7  78.9 65.7  78.5 64.9  1.6 71.8  5.1 71.3", full_network="pspnet"
-    ),
-    PaperRecipe("coco-det", "coco-det", "proxy", "Appendix A.2", PRETRAINED, RELATIVE),
-    PaperRecipe(
-        "coco-det-two-branches",
-        "coco-det",
-        "proxy",
-        "Section 4.2, Appendix A.2",
-        PRETRAINED,
-        RELATIVE,
-        frozen=("rpn",),
-    ),
-    PaperRecipe("voc-det", "voc-det", "proxy", "Appendix A.2, on the data of Section 4.2", PRETRAINED, RELATIVE),
-    PaperRecipe("coco-ins", "coco-ins", "proxy", "Appendix A.3", PRETRAINED, RELATIVE),
-    PaperRecipe("coco-r50-mask-rcnn", "coco-ins", "full", OF_INSTANCES, FULL_PRETRAINED, published=MASKS_ON_COCO),
-    PaperRecipe("coco-r50-faster-rcnn", "coco-det", "full", OF_DETECTION, FULL_PRETRAINED, published=ON_COCO),
-    PaperRecipe(
-        "coco-r101-faster-rcnn",
-        "coco-det",
-        "full",
-        DETECTORS_CARRIED_OVER,
-        {**FULL_PRETRAINED, "full_backbone": "resnet101"},
-        published=(
-            _make_detection_row("CE + L1 + CE + IoU", 39.7, **WITH_IOU),
-            _make_detection_row("found", 39.9, target="map", name="det"),
-        ),
-    ),
-    PaperRecipe(
-        "voc-r50-faster-rcnn",
-        "voc-det",
-        "full",
-        DETECTORS_CARRIED_OVER,
-        FULL_PRETRAINED,
-        published=(
-            _make_detection_row("CE + L1 + CE + IoU", 80.4, metric="voc07", **WITH_IOU),
-            _make_detection_row("found", 80.6, metric="voc07", target="map", name="det"),
-        ),
-    ),
-    PaperRecipe("coco-pose", "coco-pose", "proxy", "Appendix A.4", PRETRAINED, ABSOLUTE),
-    PaperRecipe(
-        "coco-r50-simple-baseline",
-        "coco-pose",
-        "full",
-        "Section 4.4, table of pose estimation",
-        FULL_PRETRAINED,
-        published=ON_COCO_POSES,
-    ),
-)
-RECIPES: Mapping[str, PaperRecipe] = {row.name: row for row in _ROWS}
+    "coco-r50-simple-baseline": ON_COCO_POSES,
+}
+"""Retraining → the paper's figures."""
+_RECIPES = """
+voc-seg | voc-seg | absolute | Appendix A.1
+cityscapes-seg | cityscapes-seg | absolute | Appendix A.1, on the data of Section 4.1
+voc-r101-deeplabv3+ | voc-seg | | Section 4.1, table of semantic segmentation
+cityscapes-r101-deeplabv3+ | cityscapes-seg | | Section 4.1, table of generalisation
+voc-r50-deeplabv3+ | voc-seg | full_backbone=resnet50 | Section 4.1, table of generalisation
+voc-r101-pspnet | voc-seg | full_network=pspnet | Section 4.1, table of generalisation
+coco-det | coco-det | relative | Appendix A.2
+coco-det-two-branches | coco-det | relative | Section 4.2, Appendix A.2
+voc-det | voc-det | relative | Appendix A.2, on the data of Section 4.2
+coco-ins | coco-ins | relative | Appendix A.3
+coco-r50-mask-rcnn | coco-ins | | Section 4.3, table of instance segmentation
+coco-r50-faster-rcnn | coco-det | | Section 4.2, table of object detection
+coco-r101-faster-rcnn | coco-det | full_backbone=resnet101 | Section 4.2, table of generalisation
+voc-r50-faster-rcnn | voc-det | | Section 4.2, table of generalisation
+coco-pose | coco-pose | absolute | Appendix A.4
+coco-r50-simple-baseline | coco-pose | | Section 4.4, table of pose estimation
+"""
+"""Name, task, the unit of η in a search or the further option of a retraining, and section.
+
+η is in the unit of the metric (Section 3.2), or the same number as a share of the largest possible gain: on real samples no loss
+of the R-CNN's boxes can gain 0.6 of AP, since regions start near their objects.
+"""
+
+
+def _read_recipe(name: str, task: str, differs: str, source: str) -> PaperRecipe:
+    """Return an experiment; weights are pre-trained as in the training of DeepLabv3+ (Chen et al., 2018), which the paper follows.
+
+    The default of the tasks is no weights, which needs no download.
+    """
+    if differs in ("absolute", "relative"):
+        settings, frozen = (
+            {"rejection.unit": differs, "rejection.threshold": 0.6},
+            ("rpn",) * name.endswith("-branches"),
+        )
+        return PaperRecipe(name, task, "proxy", source, {"weights": "imagenet"}, settings, frozen)
+    options = {"full_weights": "imagenet", **dict(part.split("=") for part in differs.split())}
+    return PaperRecipe(name, task, "full", source, options, published=PUBLISHED[name])
+
+
+RECIPES: Mapping[str, PaperRecipe] = {row[0]: _read_recipe(*row) for row in read_rows(_RECIPES, lines=1)}
 
 
 def names() -> list[str]:

@@ -200,7 +200,7 @@ def test_the_page_draws_shares_apart_and_names_them(directory):
     assert (whole.x, whole.x.high, whole.x.label) == (short.x, 1.25, "training equivalents")
     assert list(contents.rankings) == [1.0, 0.125]
     assert [[row.found.id for row in rows] for rows in contents.rankings.values()] == [[3], [0]]
-    assert [(one.candidate.id, one.how["main"], one.score) for one in contents.family] == [
+    assert [(one["id"], one["how"]["main"], one["score"]) for one in contents.family] == [
         (1, "fresh", 0.2),
         (3, "promoted from 1/8", 0.8),
     ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,9 +16,12 @@ from numpy.typing import NDArray
 from autoloss.settings import SearchSettings
 
 Features = Sequence[Sequence[float] | NDArray[np.float64]]
+Smoothness = tuple[float, float]
+"""The assumed dependence of scores on the features: the distance over which scores stay alike, as a multiple of the square root of
+the number of features; and the variance of the scores around the model, where scores have variance 1."""
 LENGTHS = (0.5, 1.0, 2.0)
 NOISES = (0.03, 0.3)
-"""The values that are tried: see `Smoothness`."""
+"""The values of both that are tried."""
 OPTIMISM = 1.0
 """Standard deviations that are added to the mean where losses are chosen: the upper confidence bound of Srinivas et al. (2010)."""
 PARTS = 4
@@ -82,19 +84,6 @@ def find_normal_scores(scores: Sequence[float]) -> NDArray[np.float64]:
     return ndtri((below + 1 + up_to) / 2 / (len(scores) + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Smoothness:
-    """The assumed dependence of scores on the features.
-
-    Args:
-        length: The distance over which scores stay alike, as a multiple of the square root of the number of features.
-        noise: Variance of the scores around the model, where scores have variance 1.
-    """
-
-    length: float
-    noise: float
-
-
 class ScoreModel:
     """A Gaussian process with a Matérn kernel, fitted to the ranks of scores.
 
@@ -125,7 +114,7 @@ class ScoreModel:
         self.smoothness, self._process = _fit_process(
             self._standardise(rows),
             targets / self._unit,
-            [Smoothness(*pair) for pair in product(LENGTHS, NOISES)] if smoothness is None else [smoothness],
+            [*product(LENGTHS, NOISES)] if smoothness is None else [smoothness],
         )
 
     def _standardise(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -156,10 +145,10 @@ def _fit_process(
     # One thread: the order of additions, and so the last bits, do not depend on the number of cores.
     with _libraries().limit(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for choice in choices:
-            kernel = Matern(choice.length * unit, nu=2.5) + WhiteKernel(choice.noise)
+        for length, noise in choices:
+            kernel = Matern(length * unit, nu=2.5) + WhiteKernel(noise)
             process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)  # pyright: ignore[reportArgumentType]
-            found.append((choice, process.fit(rows, targets)))
+            found.append(((length, noise), process.fit(rows, targets)))
     return max(found, key=lambda each: round(each[1].log_marginal_likelihood_value_, 9))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from autoloss.errors import RequestError
 from autoloss.numbers import figure
-from autoloss.proposing.records import PROMOTED, Candidate, Origin
+from autoloss.proposing.records import PROMOTED, Origin
 from autoloss.report.leaderboard import table
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
@@ -28,22 +27,20 @@ WIDTH = 60
 
 def show_values(search: Search, number: int) -> dict[str, Any]:
     """Return everything known about one loss as plain values; it may still be in training."""
-    steps = lineage(search, number)
-    if not steps:
+    line = search.reader.lineage(number)
+    if not line:
         newest = search.reader.newest
         if newest is None:
             raise RequestError(f"{search.directory} has no loss yet.")
         raise RequestError(f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far.")
-    candidate, outcome = steps[0].candidate, search.reader.outcome(number)
-    origin, larger = find_promotion_source(search, number), find_promotion_target(search, number)
+    candidate, outcome = line[0][0], search.reader.outcome(number)
     return {
         "id": candidate.id,
         **describe_formula(simplify_formulas(search, [candidate.loss])[candidate.loss]),
         "state": RUNNING if outcome is None else outcome.state.value,
         "score": None if outcome is None else outcome.score,
         "fidelity": candidate.fidelity,
-        "promoted_from": None if origin is None else asdict(origin),
-        "promoted_to": None if larger is None else asdict(larger),
+        **find_promotions(search, number),
         "factor": describe_factors(candidate.loss),
         "also": {} if outcome is None else dict(outcome.also),
         "reason": "" if outcome is None else outcome.reason,
@@ -54,17 +51,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
         "attempts": dict(candidate.attempts),
         "g": {branch: scores[0] for branch, scores in candidate.scores.items()},
         "gains": {branch: list(scores[1:]) for branch, scores in candidate.scores.items()},
-        "lineage": [
-            {
-                "id": step.candidate.id,
-                "kinds": dict(step.candidate.kinds),
-                "how": dict(step.how),
-                "formula": step.candidate.loss,
-                "score": step.score,
-                "fidelity": step.candidate.fidelity,
-            }
-            for step in steps
-        ],
+        "lineage": lineage(search, number),
         "curve": [] if outcome is None else [list(point) for point in outcome.curve],
         "command": training_command(search, search.reader.trained_loss(number) or candidate.loss),
     }
@@ -109,7 +96,7 @@ def _describe_outcome(values: Mapping[str, Any], short: bool) -> list[str]:
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
     lines = [f"{values['state']}  score {score}  {also}".rstrip()]
     counterparts = {name: values[name] for name in ("promoted_from", "promoted_to") if values[name]}
-    lines += [f"{name.replace('_', ' ')} {Counterpart(**other)}" for name, other in counterparts.items()]
+    lines += [f"{name.replace('_', ' ')} {write_counterpart(other)}" for name, other in counterparts.items()]
     if values["reason"]:
         lines.append(f"reason: {values['reason']}" + ("" if values["step"] is None else f" (step {values['step']})"))
     if values["origin"] != Origin.TRAINED.value:
@@ -148,59 +135,47 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(" " if mean is None else BARS[round((mean - low) / step)] for mean in means)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A loss, or one of its ancestors.
+def find_promotions(search: Search, number: int) -> dict[str, dict[str, Any] | None]:
+    """Return the same loss at other shares of the schedule: the candidate that was promoted to this one, and the next.
 
-    Args:
-        score: Score of the training at `candidate.fidelity`.
-        how: Branch → the origin of its tree: copied, fresh, promoted, mutated and so on.
+    Each has an id, a fidelity, and a score, which is None in training or where it failed; None where there is none.
     """
-
-    candidate: Candidate
-    score: float | None
-    how: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Counterpart:
-    """The same loss as another candidate, at another share of the schedule; no score if it is in training or failed."""
-
-    id: int
-    fidelity: float
-    score: float | None
-
-    def __str__(self) -> str:
-        """Write number, score and share.
-
-        >>> str(Counterpart(3, 0.125, 0.8))
-        '#3, score 0.8000 at 1/8'
-        """
-        score = "no score" if self.score is None else f"score {figure(self.score)}"
-        return f"#{self.id}, {score} {at_share(self.fidelity)}"
-
-
-def find_promotion_source(search: Search, number: int) -> Counterpart | None:
-    """Return the candidate that was promoted to this one, or None."""
     ((candidate, _), *_) = search.reader.lineage(number)
     parent = [candidate.parent] if candidate.promoted and candidate.parent is not None else []
-    return _find_counterpart(search.reader.losses(parent))
+    found = {
+        "promoted_from": search.reader.losses(parent),
+        "promoted_to": [row for row in search.reader.offspring(number) if row["promoted"]],
+    }
+    facts = ("id", "fidelity", "score")
+    return {name: {fact: rows[0][fact] for fact in facts} if rows else None for name, rows in found.items()}
 
 
-def find_promotion_target(search: Search, number: int) -> Counterpart | None:
-    """Return the candidate that a loss was promoted to, or None."""
-    return _find_counterpart(row for row in search.reader.offspring(number) if row["promoted"])
+def write_counterpart(other: Mapping[str, Any]) -> str:
+    """Write number, score and share of a loss that `find_promotions` returns.
+
+    >>> write_counterpart({"id": 3, "fidelity": 0.125, "score": 0.8})
+    '#3, score 0.8000 at 1/8'
+    """
+    score = "no score" if other["score"] is None else f"score {figure(other['score'])}"
+    return f"#{other['id']}, {score} {at_share(other['fidelity'])}"
 
 
-def _find_counterpart(rows: Iterable[Mapping[str, Any]]) -> Counterpart | None:
-    return next((Counterpart(row["id"], row["fidelity"], row["score"]) for row in rows), None)
+def lineage(search: Search, number: int) -> list[dict[str, Any]]:
+    """Return a loss and its ancestors, from itself to a random tree; empty if there is no such loss.
 
-
-def lineage(search: Search, number: int) -> list[Step]:
-    """Return a loss and its ancestors, from itself to a random tree; empty if there is no such loss."""
+    `how` maps a branch to the origin of its tree: copied, fresh, promoted, mutated and so on; the score is that of the training
+    at the fidelity.
+    """
     line = search.reader.lineage(number)
     shares = [*(f" from {write_share(parent.fidelity)}" for parent, _ in line[1:]), ""]
     return [
-        Step(candidate, score, {branch: kind + share * (kind == PROMOTED) for branch, kind in candidate.kinds.items()})
+        {
+            "id": candidate.id,
+            "kinds": dict(candidate.kinds),
+            "how": {branch: kind + share * (kind == PROMOTED) for branch, kind in candidate.kinds.items()},
+            "formula": candidate.loss,
+            "score": score,
+            "fidelity": candidate.fidelity,
+        }
         for (candidate, score), share in zip(line, shares, strict=False)
     ]

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
-from autoloss.report.individual import find_promotion_source, find_promotion_target
+from autoloss.report.individual import find_promotions, write_counterpart
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import choose_format, write_loss
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
+from autoloss.run.user_files import Trust
 from autoloss.training.recipe import STEP_RULES
 from autoloss.training.training import THRESHOLD
-
-if TYPE_CHECKING:
-    from autoloss.run.user_files import Trust
-
 
 RECOMMENDED = "recommended instead"
 
@@ -60,16 +57,16 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
     compared, also = (None, chosen.also) if row is None else (row.entrant, row.also)
     short, judged = "" if fidelity == 1 else f" {at_share(fidelity)}", found.judgement
     seeds = "" if judged.found is None else f" (test split, {len(judged.found.scores)} training seeds)"
-    promotions = {
-        "promoted from": find_promotion_source(found, number),
-        "promoted to": find_promotion_target(found, number),
-    }
     facts = {
         "warning": _warn(found.reader.outcome(number), found.settings.untrained),
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         f"score of the proxy training{short}, valid split": figure(chosen.score),
-        **{name: str(other or "") for name, other in promotions.items()},
+        **{
+            name.replace("_", " "): write_counterpart(other)
+            for name, other in find_promotions(found, number).items()
+            if other is not None
+        },
         "mean over new training seeds, valid split": figure(chosen.confirmed),
         **_describe_training(found, chosen),
         "decide for yes from a probability of": f"{also[THRESHOLD]:.2g}" if THRESHOLD in also else "",

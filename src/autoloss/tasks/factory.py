@@ -49,8 +49,8 @@ class TaskFactory:
         """Inspect the files of the data, if there are any; a RequestError lists up to twenty faults. Arguments as for a call."""
         common, *_ = self._read(options)
         inspections = [inspect_images(images) for images in self.find_images(common)]
-        if faults := [fault for inspection in inspections for fault in inspection.faults]:
-            raise report_faults(f"The data of {self.name}", faults, "\n".join(map(str, inspections)))
+        if faults := [fault for found, _ in inspections for fault in found]:
+            raise report_faults(f"The data of {self.name}", faults, "\n".join(read for _, read in inspections))
 
     def declarations(self) -> Iterator[tuple[str, Any]]:
         """Yield the prefix and the default values of each class of options."""

@@ -225,6 +225,7 @@ class Images(Protocol):
     """The images of a data set that can be inspected; both methods raise a `FaultyFile`."""
 
     kind: ClassVar[str]
+    """A noun for what is inspected, such as pairs of image and mask."""
 
     @property
     def name(self) -> str: ...
@@ -233,27 +234,11 @@ class Images(Protocol):
     def decode(self, index: int) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """The result of an inspection: faults in the order of the data set, and how many headers were read and images decoded.
+def inspect_images(images: Images, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> tuple[list[Fault], str]:
+    """Inspect the files of a data set until `limit` faults are found; about this many pixels are decoded.
 
-    `kind` is a noun for the inspected items, such as pairs of image and mask.
+    Return the faults in the order of the data set, and a sentence on how many headers were read and images decoded.
     """
-
-    name: str
-    faults: tuple[Fault, ...]
-    images: int
-    headers: int
-    decoded: int
-    kind: str
-
-    def __str__(self) -> str:
-        read = f"read the headers of {self.headers} and decoded {self.decoded}"
-        return f"{self.name}: {read} of {self.images} {self.kind}."
-
-
-def inspect_images(images: Images, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Inspect the files of a data set until `limit` faults are found; about this many pixels are decoded."""
     if not len(images):
         raise RequestError(f"{images.name} holds no images; expected at least one.")
     found: dict[int, Fault] = {}
@@ -274,8 +259,8 @@ def inspect_images(images: Images, limit: int = FAULTS_SHOWN, *, pixels: int = P
             images.decode(index)
         except FaultyFile as error:
             found[index] = error.fault
-    faults = tuple(found[index] for index in sorted(found))
-    return Inspection(images.name, faults, len(images), headers, decoded, images.kind)
+    read = f"{images.name}: read the headers of {headers} and decoded {decoded} of {len(images)} {images.kind}."
+    return [found[index] for index in sorted(found)], read
 
 
 def _draw_sample(sizes: dict[int, tuple[int, int]], pixels: int) -> Iterator[int]:

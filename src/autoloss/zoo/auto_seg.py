@@ -83,7 +83,7 @@ class AutoSegLoss:
 
     Args:
         metric: One of `SURROGATES`.
-        curves: One for each logical operation, in the order of `Surrogate.operations`. By default straight lines, from which the
+        curves: One for each logical operation, in the order of `SURROGATES`. By default straight lines, from which the
             authors' search starts: AND is y·p. The curves that the authors found are in `PUBLISHED`.
 
     Raises:
@@ -100,15 +100,15 @@ class AutoSegLoss:
     def __post_init__(self) -> None:
         if self.metric not in SURROGATES:
             raise unknown("surrogate", self.metric, SURROGATES)
-        operations = SURROGATES[self.metric].operations
+        _, operations = SURROGATES[self.metric]
         if len(self.curves) not in (0, len(operations)):
             raise RequestError(
                 f"Found {len(self.curves)} curves; {self.metric} has {len(operations)}: {', '.join(operations)}."
             )
 
     def __call__(self, regions: Regions) -> Tensor:
-        surrogate = SURROGATES[self.metric]
-        return surrogate.loss(regions, *(self.curves or (Curve(),) * len(surrogate.operations)))
+        loss, operations = SURROGATES[self.metric]
+        return loss(regions, *(self.curves or (Curve(),) * len(operations)))
 
 
 def _miou(regions: Regions, both: Curve, either: Curve) -> Tensor:
@@ -160,24 +160,17 @@ def _compute_share(edges: Tensor, matched: Tensor) -> Tensor:
     return (edges * matched).sum(POSITIONS) / (edges.sum(POSITIONS) + SMALLEST)
 
 
-@dataclass(frozen=True, slots=True)
-class Surrogate:
-    """A metric with curves in place of its logical operations."""
-
-    loss: Callable[..., Tensor]
-    operations: tuple[str, ...]
-
-
 _TWO = ("AND of intersection", "OR of union")
 
-SURROGATES: Mapping[str, Surrogate] = {
-    "miou": Surrogate(_miou, _TWO),
-    "fwiou": Surrogate(_fwiou, _TWO),
-    "gacc": Surrogate(_gacc, _TWO[:1]),
-    "macc": Surrogate(_macc, _TWO[:1]),
-    "biou": Surrogate(_biou, _TWO),
-    "bf1": Surrogate(_bf1, ("AND of region", "AND of erosion", "OR of region", "OR of erosion")),
+SURROGATES: Mapping[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "miou": (_miou, _TWO),
+    "fwiou": (_fwiou, _TWO),
+    "gacc": (_gacc, _TWO[:1]),
+    "macc": (_macc, _TWO[:1]),
+    "biou": (_biou, _TWO),
+    "bf1": (_bf1, ("AND of region", "AND of erosion", "OR of region", "OR of erosion")),
 }
+"""Metric → its loss with curves in place of logical operations, and these operations."""
 
 _FWIOU = (
     Curve(((0.00036539, 0.98417), (0.96949, 0.99234), (0.98833, 0.99555))),

@@ -12,7 +12,7 @@ from autoloss import __version__
 from autoloss.comparison.entrant import Row
 from autoloss.numbers import counted, duration, figure
 from autoloss.report.failures import group_failures
-from autoloss.report.individual import find_promotion_source, lineage
+from autoloss.report.individual import find_promotions, lineage
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, Layer, axis, steps
 from autoloss.report.page.scenes import read_scenes
@@ -52,7 +52,7 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
     family = [] if best is None else lineage(search, best.found.id)[::-1]
     going = summary.state.going
     running = [{**row, "age": duration(max(0.0, now - row["born_at"])) if going else ""} for row in reader.running]
-    shown = [*(step.candidate.loss for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
+    shown = [*(step["formula"] for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
     known = best is not None and search.enter(best.found.id, best.found.formula).known
     shares = itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
     badge = f"best {'known' if known else 'found'}" if search.confirmed else "best so far"
@@ -120,9 +120,9 @@ def _interval(row: Row) -> tuple[float, float]:
 def _draw_curves(search: Search, number: int) -> list[Chart]:
     if charts := figures.training_curves(search, search.reader.trainings, number):
         return charts
-    origin = find_promotion_source(search, number)
+    origin = find_promotions(search, number)["promoted_from"]
     charts = []
-    for one in [number] if origin is None else [number, origin.id]:
+    for one in [number] if origin is None else [number, origin["id"]]:
         outcome = search.reader.outcome(one)
         if outcome is not None and outcome.curve:
             score = score_of(search, outcome.score, outcome.fidelity)

@@ -6,9 +6,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappush, heappushpop
 from statistics import fmean, mean
+from typing import Any
 
 from autoloss.comparison.entrant import COMPARISON, TEST, training_seeds
 from autoloss.numbers import counted, figure
@@ -129,24 +130,11 @@ def _typical_low(scores: Sequence[float]) -> float:
     return max(low, middle - 5 * (most - middle)) if middle < most else low
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage of the funnel.
+def funnel(search: Search, running: int) -> list[dict[str, Any]]:
+    """Count the losses that reached each stage, with their share of those drawn, as text.
 
-    Args:
-        share: Share of the losses drawn, as text.
-        width: Length of its bar in units, on a logarithmic scale.
+    `width` is the length of its bar in units, on a logarithmic scale.
     """
-
-    name: str
-    meaning: str
-    count: int
-    share: str
-    width: int
-
-
-def funnel(search: Search, running: int) -> list[Stage]:
-    """Count the losses that reached each stage."""
     reader, ended = search.reader, count_trainings(search)
     totals, trained = Counter(reader.totals), reader.trained()
     sampled = totals["sampled"]
@@ -163,27 +151,23 @@ def funnel(search: Search, running: int) -> list[Stage]:
         *(("promoted", f"trained {at_share(rung)} as well", ended[rung]) for rung in larger),
     )
     most = math.log10(1 + max(1, sampled))
-    return [Stage(*one, percent(one[2], sampled), round(SIZE * math.log10(1 + one[2]) / most)) for one in stages]
+    return [
+        {
+            "name": name,
+            "meaning": meaning,
+            "count": count,
+            "share": percent(count, sampled),
+            "width": round(SIZE * math.log10(1 + count) / most),
+        }
+        for name, meaning, count in stages
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """The frequency of an operator.
+def operators(losses: Sequence[frozenset[str]]) -> list[dict[str, Any]]:
+    """Return the frequency of each operator, ordered by its frequency at the end.
 
-    Args:
-        first: Percentage of the losses in the first quarter that contain it.
-        last: The same for the last quarter.
-        path: The share over time, as a path.
-    """
-
-    name: str
-    first: int
-    last: int
-    path: str
-
-
-def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
-    """Return the frequency of each operator over time, ordered by its frequency at the end.
+    `first` and `last` are the percentages of the losses in the first and the last quarter that contain it; `path` is its share
+    over time, as a path.
 
     Args:
         losses: The operators of each loss, in order.
@@ -197,12 +181,12 @@ def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
     quarter = max(1, len(losses) // 4)
     first, last = Counter(losses[:quarter]), Counter(losses[-quarter:])
     x, y = Axis(0, max(1, bins - 1), "losses"), Axis(0, 1, "share")
-    trends = []
+    trends: list[dict[str, Any]] = []
     for name in names:
         early, late = (round(100 * _find_share(name, part)) for part in (first, last))
         path = line([(float(at), _find_share(name, part)) for at, part in enumerate(parts)], x, y)
-        trends.append(Trend(name, early, late, path))
-    return sorted(trends, key=lambda trend: (-trend.last, trend.name))
+        trends.append({"name": name, "first": early, "last": late, "path": path})
+    return sorted(trends, key=lambda trend: (-trend["last"], trend["name"]))
 
 
 def _find_share(name: str, losses: Counter[frozenset[str]]) -> float:
