@@ -222,8 +222,8 @@ class LadderSettings:
     """The expert's ladder before a search: what an expert would try with the standard loss; see `comparison/ladder.py`."""
 
     share: Amount = 0.0
-    """Training equivalents that it may spend, as a share of the budget and beside it, but at least 8; 0, as in the paper, leaves
-    it out."""
+    """Training equivalents that it may spend, as a share of the budget and beside it, at least 8 where the budget is that; 0, as
+    in the paper, leaves it out."""
 
 
 @declare("final.", "setting")
@@ -280,7 +280,8 @@ class Configuration:
     @property
     def ladder_trainings(self) -> float:
         """Training equivalents that the ladder may spend: a small budget's share has no room for what an expert tries."""
-        return max(self.ladder.share * self.evaluations, LEAST_LADDER) if self.ladder.share else 0.0
+        spent = self.ladder.share * self.evaluations
+        return max(spent, LEAST_LADDER) if self.ladder.share and self.evaluations >= LEAST_LADDER else spent
 
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""

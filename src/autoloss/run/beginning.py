@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from autoloss import __version__
 from autoloss.comparison.baselines import baselines, standard_entrant
-from autoloss.comparison.climbing import CLASS_WEIGHTS, climb_ladder
+from autoloss.comparison.climbing import CLASS_WEIGHTS, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.entrant import LADDER, Entrant, Measurements, compare_paired, training_seeds
 from autoloss.comparison.ladder import Ladder
@@ -332,7 +332,7 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
     """Tune the standard loss; trainings from before an interruption are reused."""
     task, configuration, say = evaluator.task, evaluator.configuration, drive.say
     budget = configuration.ladder_trainings
-    if not budget or not evaluator.has_standard:
+    if budget < LEAST_BUDGET or not evaluator.has_standard:
         return None, None
     say(f"{describe_tries(task, budget)} To leave this out: --set ladder.share=0")
     with drive.start_workers(evaluator) as dispatcher:
