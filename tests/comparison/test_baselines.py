@@ -314,7 +314,11 @@ def test_the_best_known_loss_of_a_branch_is_joined_with_those_of_the_others(tmp_
             RunSettings(configuration=Configuration(), task=TaskReference("x"), title="x", branches={}, release="1")
         )
         with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
-            rows = compare_with_baselines([found], made, Configuration(), 1, store, ByLoss(dispatcher, store))
-    assert rows[0].entrant.loss == both
+            usual, full = (
+                compare_with_baselines([found], made, Configuration(), 1, store, ByLoss(dispatcher, store), every=every)
+                for every in (False, True)
+            )
+    assert usual[0].entrant.loss == full[0].entrant.loss == both
+    assert len(full) > len(usual)
     made.baselines = [{"reg": "shelf/cauchy"}]
     assert not join_with(Entrant("a", both), [Entrant("b", "cls: baseline/dice; reg: baseline/mse")], made)

@@ -33,9 +33,9 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
 
 
 def join_with(best: Entrant, known: Iterable[Entrant], task: Task) -> list[Entrant]:
-    """Return known losses of the other branches beside the best of one branch, as an expert goes on; nothing of a single branch.
+    """Return known losses of the other branches beside the best of one branch, as an expert goes on.
 
-    Where the task declares its own baselines, it has said what goes together.
+    There are none where the task declares its own baselines: it has said what goes together.
 
     Args:
         best: A loss that differs from the standard one on some branches; the `known` ones stand on the others.
@@ -44,7 +44,7 @@ def join_with(best: Entrant, known: Iterable[Entrant], task: Task) -> list[Entra
     def changes(one: Entrant) -> dict[str, str]:
         return {branch: loss for branch, loss in split_branches(one.loss).items() if loss != task.standard.get(branch)}
 
-    if len(task.branches) == 1 or task.baselines:
+    if task.baselines:
         return []
     kept, others = split_branches(best.loss), [changes(one) for one in known]
     return [enter_loss(join_losses({**kept, **one})) for one in others if one.keys().isdisjoint(changes(best))]

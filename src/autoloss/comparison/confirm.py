@@ -195,12 +195,15 @@ def compare_with_baselines(
     standard, promising = plain[:1], [one for one in fitting if write_trees(one.loss) not in again]
     own = _list_own(standard, ladder, task)
     vary = partial(_list_ways, own, configuration.search, ladder, task)
-    if not every:
-        known = promising
+    known, several = promising, len(task.branches) > 1
+    if not every or several:
         promising, behind = find_promising(known, task, seed, record, vary)
-        if together := join_with(promising[0], known, task) if promising else []:
-            promising, further = find_promising([*promising, *together], task, seed, record, vary)
-            behind += further
+    if several and promising:
+        together = [*promising, *join_with(promising[0], known, task)]
+        promising, further = find_promising(together, task, seed, record, vary)
+        behind += further
+    if every:
+        promising, behind = list(dict.fromkeys([*known, *promising])), []
     rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
     tuned, others = rows[: len(best) + len(own)], sort_by_mean(rows[len(best) + len(own) :])
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]

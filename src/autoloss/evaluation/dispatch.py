@@ -138,9 +138,11 @@ class Dispatcher:
                 raise RunError(f"{outcome.message}\n{outcome.traceback_text}".rstrip())
             case Raised():
                 reason, trace = outcome.message, outcome.traceback_text
-            case Lost():
+            case Lost(cause="deadline"):
                 limit = "training" if isinstance(job, Train) else "testing"
                 reason, trace = outcome.detail.replace("deadline:", f"deadline of limits.{limit}_seconds:", 1), ""
+            case Lost():
+                reason, trace = outcome.detail, ""
         if isinstance(job, RejectionBatch):
             request = reason.removeprefix(f"{RequestError.__name__}: ")
             if request == reason:
