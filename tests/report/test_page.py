@@ -29,6 +29,7 @@ from autoloss.report.page.figures import baseline_on_valid
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import draw_kind
 from autoloss.report.page.writing import write_report
+from autoloss.report.summary import summarize
 from autoloss.run.results import Search, open_run
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -489,3 +490,11 @@ def test_a_mean_of_the_best_five_needs_five(tmp_path):
     # It begins at the fifth training, and never falls.
     assert mean_line.path.startswith(f"M{chart.x.place(5)} ")
     assert heights == sorted(heights, reverse=True)
+
+
+def test_a_recommendation_of_several_known_losses_says_where_each_is_found(tmp_path, monkeypatch):
+    loss = "low: baseline/quantile_5; high: baseline/quantile_95"
+    monkeypatch.setattr(Search, "recommendation", Recommendation(loss, 1.0, "standard", "It is ahead."))
+    search = open_run(compared(searched(tmp_path / "run"), found=(0.7, 0.7, 0.7), standard=(0.7, 0.72, 0.71)))
+    commands = summarize(search).commands
+    assert commands["use"] == "autoloss zoo show baseline/quantile_5 && autoloss zoo show baseline/quantile_95"

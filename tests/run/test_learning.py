@@ -121,6 +121,18 @@ def test_a_search_goes_on_where_the_standard_loss_learns_something_else_than_the
     assert "cross entropy 0.5000" in said[0]
 
 
+def test_a_metric_that_a_constant_prediction_satisfies_is_named():
+    def closeness_of_shares(probabilities: Tensor, target: Tensor) -> float:
+        return -float((probabilities.mean(dim=0)[1] - target.float().mean()).abs())
+
+    inputs = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    pair = inputs, (inputs[:, 0] > -0.5).long()
+    made = SupervisedTask(lambda: nn.Linear(4, 2), pair, pair, "softmax", closeness_of_shares, recipe=Recipe(epochs=4))
+    said = "No prediction scores above that constant: the metric does not ask for what tells examples apart."
+    assert said in "\n".join(autoloss.check(made, settings=QUICK, rates=False).lines())
+    assert said not in "\n".join(autoloss.check(task(), settings=QUICK, rates=False).lines())
+
+
 def test_a_small_budget_has_room_for_weights_of_the_classes_in_the_ladder(tmp_path):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(800, 4, generator=generator)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import signature
+from statistics import mean
 from typing import Any
 
 from autoloss import zoo
@@ -262,6 +263,13 @@ class Evaluator:
         advice = "It is called with predictions that are the same for all examples; return NaN where it is undefined."
         with isolate(), explain_failures("Measuring a constant prediction", advice):
             return self.task.constant_score()
+
+    def measure_ideal(self) -> float | None:
+        """Return the mean score of the samples' targets as predictions; None for several branches, whose metrics are their own."""
+        if len(self.samples) != 1:
+            return None
+        ((name, drawn),) = self.samples.items()
+        return mean(measure_reference(self.task.branches[name], drawn).best)
 
 
 def draw_samples(task: Task, count: int, seed: int, least: int | None = None) -> Samples:

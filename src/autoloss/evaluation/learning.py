@@ -9,6 +9,10 @@ from autoloss.evaluation.evaluator import Evaluator
 
 LITTLE = 0.05
 """A training that gains no more of the way from the floor to the ideal score has learned next to nothing."""
+NOTHING_TO_LEARN = (
+    "No prediction scores above that constant: the metric does not ask for what tells examples apart. "
+    "Combine it with another."
+)
 NEAR = 0.01
 """A score that is behind that of a constant prediction by no more of the way from the untrained network to it is of a constant."""
 
@@ -21,18 +25,29 @@ class Floor:
         untrained: The best of some untrained networks; None where the task cannot tell.
         constant: The best of predictions that are the same for all examples; None where it is not known.
         networks: Number of untrained networks.
+        ideal: The score of the targets as predictions; None where it is not known.
     """
 
     untrained: float | None
     constant: float | None
     networks: int = 1
+    ideal: float | None = None
 
     @property
     def score(self) -> float | None:
         """The higher of both; None where neither is known."""
         return max((one for one in (self.untrained, self.constant) if one is not None), default=None)
 
-    def is_beaten(self, score: float | None, ideal: float | None = None, noise: float = 0.0) -> bool:
+    @property
+    def is_ideal(self) -> bool:
+        """True if a constant prediction scores as high as the targets themselves.
+
+        >>> Floor(-0.3, 0.0, ideal=0.0).is_ideal, Floor(0.1, 0.5, ideal=1.0).is_ideal
+        (True, False)
+        """
+        return self.constant is not None and self.ideal is not None and self.constant >= self.ideal
+
+    def is_beaten(self, score: float | None, share: float = 0.0, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.
 
         It is ahead of the untrained network, and either ahead of the best constant prediction or clearly behind it. A network that
@@ -41,23 +56,27 @@ class Floor:
 
         Args:
             score: None for trainings without one.
-            ideal: With it, the score has to be ahead by a share `LITTLE` of the way to it.
+            share: Of the way to the ideal score, by which it has to be ahead.
             noise: Standard error of a score; one that is behind a constant has to lie between both by more.
 
-        >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(0.1, 0.5).is_beaten(0.51, ideal=1.0), Floor(None, None).is_beaten(0.0)
+        >>> floor = Floor(0.1, 0.5, ideal=1.0)
+        >>> floor.is_beaten(0.51), floor.is_beaten(0.51, share=LITTLE), Floor(None, None).is_beaten(0.0)
         (True, False, True)
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
         >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
         (False, True)
         """
-        if score is None or (self.untrained is not None and score <= _raise(self.untrained, ideal)):
+        if score is None or (self.untrained is not None and score <= self._raise(self.untrained, share)):
             return False
-        if self.constant is None or score > _raise(self.constant, ideal):
+        if self.constant is None or score > self._raise(self.constant, share):
             return True
         if self.untrained is None or score <= self.untrained + noise:
             return False
         return self.constant - score > max(noise, NEAR * (self.constant - self.untrained))
+
+    def _raise(self, floor: float, share: float) -> float:
+        return floor if self.ideal is None else floor + share * max(0.0, self.ideal - floor)
 
     def measure_gain(self, score: float | None) -> float | None:
         """Return the lead of a score over the higher one that it is ahead of, or else over the lower one; None without one.
@@ -84,8 +103,4 @@ class Floor:
 def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
     """Measure untrained networks of these training seeds, and constant predictions, on the valid split."""
     untrained = [score for seed in seeds if (score := evaluator.measure_untrained(seed)) is not None]
-    return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))
-
-
-def _raise(floor: float, ideal: float | None) -> float:
-    return floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))
+    return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained), evaluator.measure_ideal())

@@ -14,6 +14,7 @@ from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
 from autoloss.run.results import LOOKED_AT, FoundLoss, Search, leave_out_idle
+from autoloss.space.loss_text import split_branches
 from autoloss.zoo import ENTRIES
 
 TOP = 10
@@ -83,8 +84,9 @@ class Summary:
         directory, advice = str(self.search.directory), self.search.recommendation
         found = {"look": shlex.join(["autoloss", "report", directory])}
         numbers = {row.entrant.loss: row.entrant.number for row in self.search.comparison}
-        if advice is not None and advice.loss in ENTRIES:
-            found["use"] = f"autoloss zoo show {advice.loss}"
+        named = () if advice is None else dict.fromkeys(split_branches(advice.loss).values())
+        if named and all(name in ENTRIES for name in named):
+            found["use"] = " && ".join(f"autoloss zoo show {name}" for name in named)
         elif advice is not None and (number := numbers.get(advice.loss)) is not None:
             found["use"] = shlex.join(["autoloss", "export", directory, str(number), "--out", "my_loss.py"])
         return found

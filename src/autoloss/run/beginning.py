@@ -18,7 +18,7 @@ from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.learning import Floor, measure_floor
+from autoloss.evaluation.learning import NOTHING_TO_LEARN, Floor, measure_floor
 from autoloss.numbers import figure
 from autoloss.run.loop import Forecast, ObserveSearch, describe_rest
 from autoloss.run.notes import (
@@ -239,7 +239,8 @@ def check_learning(
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
                 f"On the valid split, the best constant prediction scores {floor.constant:.4f}, {say_loss(ladder.standard)} "
-                f"{highest:.4f}: its training does not improve the metric. A useful loss must score above that constant."
+                f"{highest:.4f}: its training does not improve the metric. "
+                + (NOTHING_TO_LEARN if floor.is_ideal else "A useful loss must score above that constant.")
             )
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
@@ -347,4 +348,4 @@ def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> 
 
 
 def _measure_floor(evaluator: Evaluator, settings: RunSettings) -> Floor:
-    return Floor(settings.untrained, evaluator.measure_constant())
+    return Floor(settings.untrained, evaluator.measure_constant(), ideal=evaluator.measure_ideal())

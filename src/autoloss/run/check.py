@@ -20,7 +20,7 @@ from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Machines, gpus_of_workers, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.learning import Floor, measure_floor
+from autoloss.evaluation.learning import LITTLE, NOTHING_TO_LEARN, Floor, measure_floor
 from autoloss.numbers import duration
 from autoloss.options import Count, Natural, checked
 from autoloss.proposing.initialization import initial_expression
@@ -142,6 +142,7 @@ class TaskCheck:
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         if self.floor.score is not None:
             yield f"  without learning: {self.floor.describe()}"
+            yield from [f"    {NOTHING_TO_LEARN}"] * self.floor.is_ideal
         yield from self._describe_ladder()
         if self.resolution is not None:
             yield f"  {self.resolution.describe(self.floor.measure_gain(self.ladder and self.ladder.highest))}"
@@ -163,9 +164,7 @@ class TaskCheck:
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
         highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.single
-        # Of one branch the ideal score is known: its samples have the metric of the task.
-        ideal = self.branches[0].best if len(self.branches) == 1 else None
-        if highest is not None and ideal is not None and not self.floor.is_beaten(highest, ideal, noise):
+        if highest is not None and self.floor.ideal is not None and not self.floor.is_beaten(highest, LITTLE, noise):
             yield (
                 f"    The network hardly learns in any of these: {self.floor.describe()}. A search could not tell "
                 "losses apart. First train longer, and check inputs and targets."
