@@ -69,10 +69,10 @@ class BalancedTask(Task):
         return Scored(-abs(math.log(norms["amount"] / norms["kind"])), {}, ((1, 0.0),))
 
 
-def search(spread: float, path: Path, **settings) -> tuple[autoloss.Search, list[str]]:
+def search(task: Task, path: Path, **settings) -> tuple[autoloss.Search, list[str]]:
     said: list[str] = []
     found = autoloss.search(
-        BalancedTask(spread),
+        task,
         evaluations=20,
         workers=0,
         final=False,
@@ -84,7 +84,7 @@ def search(spread: float, path: Path, **settings) -> tuple[autoloss.Search, list
 
 
 def test_the_balance_is_that_of_a_known_loss_which_is_ahead(tmp_path):
-    found, (text,) = search(30.0, tmp_path / "run")
+    found, (text,) = search(BalancedTask(30.0), tmp_path / "run")
     # All of these have slopes that do not grow with the outliers.
     assert any(name in text for name in ("absolute error", "Huber loss", "quantile loss"))
     weights = found.configuration.search.branch_weights
@@ -97,13 +97,46 @@ def test_the_balance_is_that_of_a_known_loss_which_is_ahead(tmp_path):
     assert split_factor(first["amount"])[0] == pytest.approx(weights["amount"], rel=0.05)
 
 
+class TwoAmountsTask(BalancedTask):
+    """Neither branch's squared error is any good: with another loss on one of them the score is half of that with both."""
+
+    name = "two_amounts"
+    standard = {"low": "baseline/mse", "high": "baseline/mse"}
+
+    def __init__(self) -> None:
+        super().__init__(30.0)
+        self._branches = dict.fromkeys(self.standard, self._branches["amount"])
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        return dict.fromkeys(self.standard, super().samples(count, seed)["amount"])
+
+    def train(self, criterion: Criterion, training: Training, execution=None, observe=None) -> Scored:
+        (sample,) = super().samples(1, 0)["amount"]
+        # Squares, by any factor, fall to a quarter half the way to the target.
+        far, near = (
+            [criterion[name](share * self._amounts, sample.context).item() for name in self.standard]
+            for share in (0.0, 0.5)
+        )
+        squares = [one == pytest.approx(4 * other) for one, other in zip(far, near, strict=True)]
+        return Scored(squares.count(False) / 2, {}, ((1, 0.0),))
+
+
+def test_a_search_starts_from_the_known_loss_of_several_branches_that_is_ahead(tmp_path):
+    found, (text,) = search(TwoAmountsTask(), tmp_path / "run")
+    assert "has 1.0000 on the valid split, the standard loss 0.0000" in text
+    standard, joined = (candidate.candidate.loss for candidate in found.history[:2])
+    assert standard.count("square") == 2
+    assert "square(add(p" not in joined
+    assert "baseline/mse" not in found.settings.start[1].label
+
+
 def test_a_standard_loss_that_is_not_behind_keeps_its_balance(tmp_path):
-    found, told = search(0.4, tmp_path / "run")
+    found, told = search(BalancedTask(0.4), tmp_path / "run")
     assert not told
     assert not found.configuration.search.weights
 
 
 def test_a_rate_that_was_chosen_stays(tmp_path):
-    found, told = search(30.0, tmp_path / "run", **{"search.learning_rate": 0.5})
+    found, told = search(BalancedTask(30.0), tmp_path / "run", **{"search.learning_rate": 0.5})
     assert not told
     assert found.configuration.search.learning_rate == 0.5

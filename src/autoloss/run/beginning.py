@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
-from autoloss.comparison.baselines import baselines, standard_entrant
+from autoloss.comparison.baselines import baselines, join_with, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS, LEAST_BUDGET, climb_ladder
 from autoloss.comparison.confirm import count_equivalents
 from autoloss.comparison.entrant import LADDER, Entrant, Measurements, compare_paired, training_seeds
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record, find_promising, tune_learning_rates
 from autoloss.comparison.resolution import Resolution, measure_resolution
-from autoloss.errors import RunError
+from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher, Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
@@ -29,7 +30,7 @@ from autoloss.run.notes import (
     read_untrained_on_test,
 )
 from autoloss.run.request import Request, branch_forms
-from autoloss.run.starting_losses import StartingLoss, try_starting_losses
+from autoloss.run.starting_losses import NamedLoss, StartingLoss, parse_starting_losses, try_starting_losses
 from autoloss.run.user_files import sign_code
 from autoloss.settings import SearchSettings
 from autoloss.space.loss_text import join_losses
@@ -123,7 +124,7 @@ def prepare_search(
         check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
         evaluator = follow_ladder(evaluator, ladder, resolution)
         if len(evaluator.task.branches) > 1 and not _is_chosen(settings.configuration.search):
-            evaluator = follow_known_loss(evaluator, resolution, drive)
+            evaluator, losses = follow_known_loss(evaluator, losses, resolution, drive)
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
     left = drive.forecast.tell(evaluator.configuration.evaluations, evaluator.configuration.search.rungs[0])
     if left is not None:
@@ -186,8 +187,12 @@ def _is_chosen(search: SearchSettings) -> bool:
     return search.learning_rate != 1 or search.step_rule != "recipe"
 
 
-def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive: Drive) -> Evaluator:
+def follow_known_loss(
+    evaluator: Evaluator, losses: Sequence[StartingLoss], resolution: Resolution | None, drive: Drive
+) -> tuple[Evaluator, Sequence[StartingLoss]]:
     """Return the evaluator with the rate and the balance of the branches of a known loss that is ahead of the standard one.
+
+    The loss itself joins those to start from, which change one branch each: what is found from these stays behind it.
 
     A single branch has a rate alone, which the ladder finds. With several, the balance counts as well, and the standard loss may be
     far from a good one: squared errors of outliers are a hundred times as steep as what others weigh against a second branch.
@@ -196,7 +201,7 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
     task, search = evaluator.task, evaluator.configuration.search
     standard, *others = baselines(task)
     if not others:
-        return evaluator
+        return evaluator, losses
 
     def follow(one: Entrant) -> list[Entrant]:
         return [one.follow(search)]
@@ -205,12 +210,14 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
     with drive.start_workers(evaluator) as dispatcher:
         record, seed = Record(dispatcher, drive.store), evaluator.configuration.seed
         (best, *_), _ = find_promising(others, task, seed, record, follow)
+        promising, _ = find_promising([best, *join_with(best, others, task)], task, seed, record, follow)
+        best = promising[0]
         before, known = tune_learning_rates([own, best], task, seed, record, vary=follow)
     least = 0.0 if resolution is None else AHEAD * resolution.error
     # One seed would follow the luckier of the two.
     pairs = zip(before.scores, known.scores, strict=False)
     if known.mean is None or not all(one is None or (two is not None and two > one + least) for one, two in pairs):
-        return evaluator
+        return evaluator, losses
     best = known.entrant
     drive.say(
         f"Losses are compared at the learning rate and the balance of the branches of {best.label}: it has "
@@ -218,8 +225,20 @@ def follow_known_loss(evaluator: Evaluator, resolution: Resolution | None, drive
     )
     weights = evaluator.measure_weights(best.loss)
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())
+    losses = losses and _put_second([one.loss for one in promising], losses, evaluator)
     changes = {"search.learning_rate": best.learning_rate, "search.weights": named}
-    return evaluator.changed(evaluator.configuration.changed(changes))
+    changes["evolution.start"] = tuple(one.formula for one in losses)
+    return evaluator.changed(evaluator.configuration.changed(changes)), losses
+
+
+def _put_second(known: Sequence[str], losses: Sequence[StartingLoss], evaluator: Evaluator) -> Sequence[StartingLoss]:
+    """Return losses to start from with the first known one that is a formula, behind the standard one: not all may be reached."""
+    for text in known:
+        with suppress(RequestError):
+            (own,), _ = parse_starting_losses([NamedLoss(text)], evaluator.task, evaluator.operators, 1)
+            found = {one.loss: one for one in (losses[0], own, *losses[1:])}
+            return list(found.values())[: evaluator.configuration.evolution.initial]
+    return losses
 
 
 def check_learning(
