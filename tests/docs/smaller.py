@@ -24,6 +24,7 @@ OPTIONS: Mapping[str, str | None] = {
 
 SETTINGS: Mapping[str, str | None] = {
     "weights": "none",
+    "train": "32",
     "loaders": None,
     "full_backbone": "resnet18",
     "full_side": "32",
