@@ -124,7 +124,7 @@ def test_a_run_keeps_the_length_that_it_chose(tmp_path, monkeypatch):
     said, again = list[str](), list[str]()
     arguments = {"workers": 0, "final": False}
     found = autoloss.search(
-        make(), evaluations=2, settings=QUICK, directory=tmp_path, say=said.append, observe=print, **arguments
+        make(), evaluations=2, settings=QUICK | {"rejection.samples": 2}, directory=tmp_path, say=said.append, observe=print, **arguments
     )
     length = found.configuration.search.length
     assert length > 1
@@ -148,8 +148,8 @@ def test_a_run_keeps_the_length_that_it_chose(tmp_path, monkeypatch):
 @pytest.mark.parametrize("epochs", [None, 3])
 def test_tuning_and_checking_say_the_length_too(epochs: int | None):
     said = list[str]()
-    autoloss.tune(make(epochs=epochs), trainings=4, workers=0, say=said.append)
-    checked = autoloss.check(make(epochs=epochs), settings=QUICK, workers=0)
+    autoloss.tune(make(epochs=epochs), trainings=2, workers=0, say=said.append)
+    checked = autoloss.check(make(epochs=epochs), settings=QUICK, evaluations=4, workers=0)
     for texts in (said, checked.notes):
         assert any("times as long as chosen first" in text for text in texts) is (epochs is None)
     # The score is that of the first length, the seconds those of the last.

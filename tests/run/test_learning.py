@@ -98,12 +98,12 @@ def test_labels_that_have_nothing_to_do_with_the_inputs_mostly_end_a_search(tmp_
     for seed in range(4):
         draw = torch.Generator().manual_seed(seed)
         splits = [(torch.randn(200, 6, generator=draw), torch.randint(5, (200,), generator=draw)) for _ in range(2)]
-        recipe = Recipe(epochs=4, batch_size=20, learning_rate=0.1)
+        recipe = Recipe(epochs=2, batch_size=20, learning_rate=0.1)
         made, said = SupervisedTask(lambda: nn.Linear(6, 5), *splits, "softmax", accuracy, recipe=recipe), list[str]()
         place = tmp_path / str(seed)
         try:
             autoloss.search(
-                made, evaluations=30, workers=0, directory=place, settings=QUICK, final=False, say=said.append
+                made, evaluations=12, workers=0, directory=place, settings=QUICK, final=False, say=said.append
             )
         except RunError as error:
             ended += "a score on it is uncertain by 0.0" in str(error)
