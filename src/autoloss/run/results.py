@@ -221,7 +221,7 @@ class Search:
         seed, final = self.configuration.seed, self.configuration.final
         if not final.confirmations:
             return ()
-        return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings).rows
+        return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings)[0]
 
     @cached_property
     def comparison(self) -> Rows:
