@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoloss import __version__
@@ -29,9 +29,10 @@ from autoloss.run.notes import (
     read_untrained_on_test,
 )
 from autoloss.run.request import Request, branch_forms
-from autoloss.run.starting_losses import StartingLoss, try_starting_losses
+from autoloss.run.starting_losses import try_starting_losses
 from autoloss.run.user_files import sign_code
 from autoloss.settings import SearchSettings
+from autoloss.space.loss import Loss
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files
 from autoloss.store.database import resume_command
@@ -102,7 +103,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
 
 
 def prepare_search(
-    evaluator: Evaluator, settings: RunSettings, losses: Sequence[StartingLoss], drive: Drive
+    evaluator: Evaluator, settings: RunSettings, losses: Mapping[Loss, str], drive: Drive
 ) -> tuple[Evaluator, RunSettings]:
     """Climb the ladder, adapt the settings of the search to what its task can follow, and test the losses to start from.
 
