@@ -217,24 +217,6 @@ def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, flo
 
 
 @dataclass(frozen=True, slots=True)
-class NewCandidate:
-    """A candidate that is complete, with the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
-
-    candidate: Candidate
-    rejected: Mapping[tuple[str, int], tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class NewTraining:
-    """A training of a candidate that has ended."""
-
-    candidate: int
-    loss: str
-    training: Training
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
 class Individual:
     """A candidate with its outcome, its own or a shared one."""
 
@@ -326,6 +308,8 @@ class Train:
 
 
 Job = RejectionBatch | Train
+RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
+"""(branch, attempt) → (formula, reason): a sample of what was rejected for a candidate."""
 
 
 def make_training(configuration: Configuration, fidelity: float = 1.0, number: int = 0, fold: int = 0) -> Training:
