@@ -81,10 +81,10 @@ class Record:
                 waiting.setdefault(_make_key(job), []).append(job)
         for key in waiting.keys() & known.keys():
             self._add(waiting.pop(key), known[key])
-        for done in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
+        for job, result, _ in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
             # Rejection tests that a search left under way end here as well; nobody needs them any more.
-            if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-                self._add(waiting.get(_make_key(done.job), [done.job]), done.result)
+            if isinstance(job, Train) and isinstance(result, Outcome):
+                self._add(waiting.get(_make_key(job), [job]), result)
         return self.outcomes
 
     def compare_losses(

@@ -89,7 +89,6 @@ class Dispatcher:
         self.failed, self.gpus = 0, gpus
         self._workers = workers
         self._limits = limits
-        self._jobs: dict[int, Job] = {}
         self._error: RunError | None = None
 
     def __enter__(self) -> Dispatcher:
@@ -102,7 +101,7 @@ class Dispatcher:
         """Queue a job."""
         training = isinstance(job, Train)
         deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-        self._jobs[self.queue.submit(job, deadline_seconds=deadline, urgent=training)] = job
+        self.queue.submit(job, deadline_seconds=deadline, urgent=training)
 
     def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
         """Return the finished jobs: at least one, unless the time is over or no job is queued or running.
@@ -110,11 +109,10 @@ class Dispatcher:
         Raises:
             RunError: No worker can start, or a rejection test failed. What ended beside it is returned before.
         """
-        completed = []
-        for outcome in [] if self._error else self.queue.wait(timeout_seconds):
-            job = self._jobs.pop(outcome.job)
+        completed: list[CompletedJob] = []
+        for job, outcome in [] if self._error else self.queue.wait(timeout_seconds):
             try:
-                completed.append(CompletedJob(job, self._result(job, outcome), outcome.seconds))
+                completed.append((job, self._result(job, outcome), outcome.seconds))
             except RunError as error:
                 self._error = error
         if self._error is not None and not completed:

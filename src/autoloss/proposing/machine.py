@@ -74,16 +74,16 @@ class Machine:
         self, completed: Iterable[CompletedJob] = ()
     ) -> Iterator[tuple[Train, Outcome] | tuple[Candidate, RejectedFormulas]]:
         """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete."""
-        for done in completed:
-            match done.job, done.result:
-                case Train(_, training, int(k)) as job, Outcome() as outcome:
+        for job, result, seconds in completed:
+            match job, result:
+                case Train(_, training, int(k)), Outcome() as outcome:
                     outcome = replace(outcome, fidelity=training.fidelity)
                     yield job, outcome
                     self._history.collect(k, training, outcome)
                 case RejectionBatch() as batch, list() as attempts:
-                    self._receive_attempts(batch, attempts, done.seconds)
+                    self._receive_attempts(batch, attempts, seconds)
                 case _:
-                    raise TypeError(f"{done.result} is no result of {done.job}.")
+                    raise TypeError(f"{result} is no result of {job}.")
         while self._history.can_begin and self._advance():
             draft = self._history.begin()
             candidate = self._history.complete()

@@ -308,6 +308,8 @@ class Train:
 
 
 Job = RejectionBatch | Train
+CompletedJob = tuple[Job, Outcome | list[Attempt], float]
+"""A job with its result, and how many seconds it took."""
 RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
 """(branch, attempt) → (formula, reason): a sample of what was rejected for a candidate."""
 
@@ -329,12 +331,3 @@ def make_training(configuration: Configuration, fidelity: float = 1.0, number: i
         step_rule=settings.step_rule,
         tuned_threshold=settings.tuned_threshold,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedJob:
-    """A job with its result, and how long it took."""
-
-    job: Job
-    result: Outcome | list[Attempt]
-    seconds: float
