@@ -41,8 +41,7 @@ from autoloss.tasks.trainer_task import (
 )
 from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe, require
-from autoloss.training.trainer import Figures
-from autoloss.training.training import Training
+from autoloss.training.training import Scored, Training
 
 SUPPRESSION = 0.9
 """OKS above which the pose with the lower score is dropped (SimpleBaseline)."""
@@ -126,7 +125,7 @@ class PoseTask(ImageTask):
 
     def _evaluate(
         self, network: nn.Module, data: PeopleImages, indices: Sequence[int], training: Training, execution: Execution
-    ) -> Figures | str:
+    ) -> Scored | str:
         recipe = self.recipes[training.schedule]
         batch_size = recipe.evaluation_batch or require(recipe.batch_size)
         poses = list(self.predict(network, data, indices, execution, batch_size))
