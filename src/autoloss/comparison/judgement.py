@@ -297,7 +297,7 @@ def _is_tuned(row: Row) -> int:
 def _weigh_lead(row: Row, than: Row) -> float:
     """Return a row's lead on the valid and test splits, which both may choose between known losses."""
     pairs = compare_paired(row.score, than.score), compare_paired(row.valid, than.valid)
-    return combine([pair for pair in pairs if pair is not None])[0]
+    return combine([pair for pair in pairs if pair is not None])
 
 
 def _subtract(row: Row, than: Row) -> Estimate:
