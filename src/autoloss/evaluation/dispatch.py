@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
@@ -81,12 +81,11 @@ class Dispatcher:
     Attributes:
         queue: Repeats what the machine ended.
         failed: The number of failed trainings.
-        gpus: The GPU of each local worker; empty where they are not dealt out here.
     """
 
-    def __init__(self, workers: Workers, limits: LimitSettings, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
         self.queue = JobQueue(workers)
-        self.failed, self.gpus = 0, gpus
+        self.failed = 0
         self._workers = workers
         self._limits = limits
         self._error: RunError | None = None
@@ -187,7 +186,7 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
     else:
         workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus, libraries=LIBRARIES)
     used = workers if injection is None else FaultyWorkers(workers, injection, job_key, limit)
-    return Dispatcher(used, runner.configuration.limits, gpus)
+    return Dispatcher(used, runner.configuration.limits)
 
 
 def job_key(job: Job) -> tuple[int | str, ...]:

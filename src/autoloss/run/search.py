@@ -14,7 +14,7 @@ from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
-from autoloss.evaluation.dispatch import Machines
+from autoloss.evaluation.dispatch import Machines, gpus_of_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Natural, checked
 from autoloss.proposing.evolution import Archive
@@ -286,7 +286,7 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
             say(text)
 
     with drive.start_workers(evaluator) as dispatcher:
-        for text in describe_gpus(dispatcher.gpus):
+        for text in describe_gpus(gpus_of_workers(task, drive.machines)):
             say(text)
         end = run_loop(history, store, dispatcher, watch)
         if settings.final:
