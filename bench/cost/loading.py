@@ -76,9 +76,7 @@ def _print(result: dict) -> None:
 def _rows(pictures: ImageFiles, place: Path, rounds: int) -> list[dict]:
     """Time the network and both loaders by turns, so that what else the machine does meets all of them."""
     loaders = {"augmented small copy": open_copy(pictures, SIDE, place), "augmented files": pictures}
-    endless = {
-        name: _endless(Split(ImageDataset(source, SIDE, augmented=True), name)) for name, source in loaders.items()
-    }
+    endless = {name: _endless(Split(ImageDataset(source, crop=SIDE), name)) for name, source in loaders.items()}
     step = _step(next(endless["augmented small copy"]))
     seconds: dict[str, list[float]] = {name: [] for name in ("network", *endless)}
     for _ in range(rounds + 1):

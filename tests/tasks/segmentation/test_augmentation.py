@@ -40,7 +40,7 @@ def inner(mask: Tensor) -> Tensor:
 
 def drawn(source, count: int, side: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     with seed_generators(seed):
-        data = ImageDataset(source, side, augmented=True)
+        data = ImageDataset(source, crop=side)
         return [data[index % len(data)] for index in range(count)]
 
 
@@ -113,7 +113,7 @@ def test_a_border_that_is_ignored_stays_ignored(tmp_path: Path):
 
 
 def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Path):
-    data = ImageDataset(pictures(tmp_path, blocks(6)), 16, augmented=True)
+    data = ImageDataset(pictures(tmp_path, blocks(6)), crop=16)
 
     def batches(seed: int) -> list[list[Tensor]]:
         with seed_generators(seed):
@@ -130,7 +130,7 @@ def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Pa
 
 
 def test_a_split_takes_what_is_augmented_and_what_travelled_draws_the_same(tmp_path: Path):
-    data = ImageDataset(open_copy(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), 16, augmented=True)
+    data = ImageDataset(open_copy(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), crop=16)
     again = pickle.loads(pickle.dumps(data))  # noqa: S301 - our own
     found = []
     for each in (data, again):

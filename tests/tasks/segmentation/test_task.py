@@ -31,7 +31,7 @@ def task(devkit: Path, cache: Path) -> SupervisedTask:
     train, valid = hold_out(load_voc(devkit, "train_aug"), 4, seed=0)
     return SupervisedTask(
         network,
-        ImageDataset(open_copy(train, SIDE, cache), SIDE, augmented=True),
+        ImageDataset(open_copy(train, SIDE, cache), crop=SIDE),
         ImageDataset(open_copy(valid, SIDE, cache)),
         "softmax",
         accuracy,

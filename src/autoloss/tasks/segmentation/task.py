@@ -201,7 +201,7 @@ def build_task(
     valid, test, train = (open_copy(images, proxy.side) for images in (splits.valid, splits.test, splits.train))
     task = SupervisedTask(
         proxy.build(classes),
-        ImageDataset(train, proxy.side, augmented=True),
+        ImageDataset(train, crop=proxy.side),
         ImageDataset(valid, proxy.side),
         test=ImageDataset(test, proxy.side),
         metric=six[metric],
@@ -212,7 +212,7 @@ def build_task(
             recipe=full.recipe,
             groups=full.groups(),
             data={
-                "train": ImageDataset(splits.full_train or splits.train, full.side, augmented=True),
+                "train": ImageDataset(splits.full_train or splits.train, crop=full.side),
                 "valid": ImageDataset(splits.valid) if splits.full_train is None else None,
                 "test": ImageDataset(splits.test),
             },

@@ -70,14 +70,14 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """A data set of images with their masks.
 
     Args:
-        side: In pixels: of the square that each access crops anew for training, 128 in the paper's proxy, 512 in its retraining; or
-            what whole images are resized to for evaluation, as in the paper's proxy. None leaves each at its own size, which needs
-            a batch size of 1.
+        side: Side in pixels that whole images are resized to for evaluation, as in the paper's proxy. None leaves each at its own
+            size, which needs a batch size of 1.
+        crop: Side of the square that each access crops anew for training: 128 in the paper's proxy, 512 in its retraining.
     """
 
-    def __init__(self, source: ImageSource, side: int | None = None, *, augmented: bool = False) -> None:
+    def __init__(self, source: ImageSource, side: int | None = None, *, crop: int | None = None) -> None:
         self.source, self.side = source, side
-        self._augment = v2.Compose([RandomScaledCrop(side), v2.RandomHorizontalFlip()]) if side and augmented else None
+        self._augment = None if crop is None else v2.Compose([RandomScaledCrop(crop), v2.RandomHorizontalFlip()])
 
     def __len__(self) -> int:
         return len(self.source)
