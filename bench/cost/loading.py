@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import autoloss
-from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
+from autoloss.tasks.segmentation.data.augmentation import ImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, open_copy, read_indices
 from autoloss.tasks.splits import Split
 from output import Figure, emit, make_parser, parse_arguments
@@ -76,7 +76,7 @@ def _print(result: dict) -> None:
 def _rows(pictures: ImageFiles, place: Path, rounds: int) -> list[dict]:
     """Time the network and both loaders by turns, so that what else the machine does meets all of them."""
     loaders = {"augmented small copy": open_copy(pictures, SIDE, place), "augmented files": pictures}
-    endless = {name: _endless(Split(AugmentedDataset(source, SIDE), name)) for name, source in loaders.items()}
+    endless = {name: _endless(Split(ImageDataset(source, crop=SIDE), name)) for name, source in loaders.items()}
     step = _step(next(endless["augmented small copy"]))
     seconds: dict[str, list[float]] = {name: [] for name in ("network", *endless)}
     for _ in range(rounds + 1):

@@ -275,7 +275,7 @@ def _configure(task: autoloss.Task, arm: Arm, seed: int) -> Configuration:
     if start := settings.get("evolution.start"):
         most = Configuration().changed(settings).evolution.initial
         losses, _ = parse_starting_losses(name_losses(start), task, operator_table(()), most)
-        settings["evolution.start"] = tuple(loss.formula for loss in losses)
+        settings["evolution.start"] = tuple(map(str, losses))
     return Configuration().changed(settings)
 
 

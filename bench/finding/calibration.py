@@ -153,7 +153,7 @@ def run_trial(kind: str, number: int, gain: float) -> dict:
         TEST,
         recorded,
     )
-    winner = follow_race(best, number, configuration.final, recorded).rows[0].entrant
+    winner = follow_race(best, number, configuration.final, recorded)[0][0].entrant
     judgement = judge_comparison(rows, winner.number)
     recommendation = recommend(rows, winner.number, None, "baseline/ce")
     alone = judge_comparison([drop_replicates(row) for row in rows], winner.number)

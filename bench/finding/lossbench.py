@@ -224,7 +224,7 @@ def choose_kind(
     """Return how a loss is drawn, its parent, and what it is drawn from."""
     known, _ = parse_starting_losses(name_losses(["shelf"]), task, operator_table(()), ROUND)
     if number < len(known):
-        return Kind.START, None, known[number].formula
+        return Kind.START, None, str(list(known)[number])
     rng = derive_generator(SEED, "lossbench", number)
     kind = draw_kind(OFFSPRING, rng)
     scored = [table[other] for other in range(number - LAG + 1) if table[other].eighth_1 is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from autoloss.comparison.record import Record
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.proposing.records import Outcome, State, Train
+from autoloss.proposing.records import Outcome, State
 from autoloss.run.beginning import describe_tries
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
@@ -210,22 +211,22 @@ def test_a_search_that_is_interrupted_on_the_ladder_goes_on_there(tmp_path, monk
     quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
     given = {"evaluations": 3, "workers": 0, "final": False, "settings": quick}
     whole = autoloss.search(task(), directory=tmp_path / "whole", **given)
-    add, count = Record.add, 0
+    add, count = Store.add_training, 0
 
-    def interrupt(self: Record, job: Train, outcome: Outcome) -> None:
+    def interrupt(self: Store, *training: Any) -> None:
         nonlocal count
-        add(self, job, outcome)
+        add(self, *training)
         count += 1
         if count == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Record, "add", interrupt)
+    monkeypatch.setattr(Store, "add_training", interrupt)
     with pytest.raises(KeyboardInterrupt):
         autoloss.search(task(), directory=tmp_path / "cut", **given)
     cut = autoloss.open_run(tmp_path / "cut")
     assert not cut.settings.prepared
     assert len(cut.reader.trainings) == 5
-    monkeypatch.setattr(Record, "add", add)
+    monkeypatch.setattr(Store, "add_training", add)
     resumed = autoloss.resume(tmp_path / "cut", task())
     assert resumed.ladder == whole.ladder
     assert [one.formula for one in resumed.history] == [one.formula for one in whole.history]

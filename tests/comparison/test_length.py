@@ -124,7 +124,13 @@ def test_a_run_keeps_the_length_that_it_chose(tmp_path, monkeypatch):
     said, again = list[str](), list[str]()
     arguments = {"workers": 0, "final": False}
     found = autoloss.search(
-        make(), evaluations=2, settings=QUICK | {"rejection.samples": 2}, directory=tmp_path, say=said.append, observe=print, **arguments
+        make(),
+        evaluations=2,
+        settings=QUICK | {"rejection.samples": 2},
+        directory=tmp_path,
+        say=said.append,
+        observe=print,
+        **arguments,
     )
     length = found.configuration.search.length
     assert length > 1

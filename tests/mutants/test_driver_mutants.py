@@ -127,8 +127,8 @@ MUTANTS = {
         kills("outcome-told"),
     ),
     "outcome not kept": Mutant(
-        "autoloss.run.loop:_append",
-        {"store.add_training(record.loss, record.training, record.outcome, record.candidate)": "pass"},
+        "autoloss.run.loop:run_loop",
+        {"store.add_training(job.loss, job.training, outcome, job.candidate)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(

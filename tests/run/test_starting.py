@@ -211,7 +211,7 @@ class TestWarmStart:
         task = TwoStandards(("cls", "reg"))
         losses, _ = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, most=20)
         # The first is the standard loss on both; a label names the losses of both.
-        labels = [split_branches(one.label) for one in losses[1:7]]
+        labels = [split_branches(label) for label in list(losses.values())[1:7]]
         changed = [name for label in labels for name, loss in label.items() if loss != task.standard[name]]
         assert changed == ["cls", "reg"] * 3
 

@@ -12,7 +12,7 @@ import autoloss
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.scenes import COUNT
 from autoloss.report.page.writing import write_report
-from autoloss.run.resolving import load_task, operator_table
+from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.user_files import importable_files, load_object
 from autoloss.store.run_settings import TaskReference
 from tests.report.written import searched
@@ -204,6 +204,14 @@ def test_code_that_changes_the_folder_does_not_move_the_run(tmp_path, monkeypatc
     found = autoloss.search("task.py:task", directory="run", evaluations=2, workers=0, final=False, settings=SETTINGS)
     assert (tmp_path / "run" / "run.sqlite").exists()
     assert found.history
+
+
+def test_paths_among_the_options_of_a_task_are_stored_as_text(tmp_path, monkeypatch):
+    (tmp_path / "rows").mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = {"data": Path("rows"), "weights": Path("none.pt"), "target": "rows"}
+    found = refer_to_task("tabular", options=options).options
+    assert found == {"data": str(tmp_path / "rows"), "weights": "none.pt", "target": "rows"}
 
 
 LOADING = """

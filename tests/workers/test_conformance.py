@@ -42,6 +42,6 @@ def test_faults_are_lost_attempts_that_a_queue_repeats():
         outcomes = []
         while queue.pending:
             outcomes += queue.wait(None)
-    assert sorted(outcome.value for outcome in outcomes) == list(range(10))
+    assert sorted(outcome.value for _, outcome in outcomes) == list(range(10))
     assert workers.repeated == workers.injected.total() > 0
     assert not queue.losses

@@ -36,7 +36,7 @@ def test_what_ends_during_a_rest_is_told_afterwards():
         dispatcher.queue.rest(0.02)
         assert performed == [0]
         done = dispatcher.wait(0.0)
-        assert [(one.job.training.seed, one.result.score) for one in done] == [(0, 0.0), (1, 1.0)]
+        assert [(job.training.seed, result.score) for job, result, _ in done] == [(0, 0.0), (1, 1.0)]
         assert performed == [0, 1]
 
 
@@ -55,8 +55,8 @@ def test_a_large_result_is_taken_in_before_its_deadline_passes():
         dispatcher.submit(Train("y", Training(seed=0)))
         while not dispatcher.queue._ended:
             dispatcher.queue.rest(0.05)
-        (done,) = dispatcher.wait(0.0)
-        assert done.result.state is State.SCORED
+        ((_, result, _),) = dispatcher.wait(0.0)
+        assert result.state is State.SCORED
 
 
 class LoadsSlowly:
@@ -88,8 +88,8 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
         for _ in range(TRIES + 1):
             os.kill(workers.groups[0], signal.SIGKILL)
             assert dispatcher.wait(None) == []
-        (done,) = dispatcher.wait(None)
-    assert done.result.state is State.SCORED
+        ((_, result, _),) = dispatcher.wait(None)
+    assert result.state is State.SCORED
     assert dispatcher.queue.losses == {"killed": TRIES + 1}
     assert not dispatcher.failed
 
@@ -102,7 +102,7 @@ def test_workers_that_never_start_are_given_up():
         while not found:
             os.kill(workers.groups[0], signal.SIGKILL)
             found = dispatcher.wait(None)
-    assert found[0].result.state is State.FAILED
+    assert found[0][1].state is State.FAILED
     assert dispatcher.queue.losses == {"killed": STARTS + TRIES - 1}
 
 

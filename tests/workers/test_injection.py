@@ -54,9 +54,9 @@ def run_with_faults(
     with FaultyWorkers(inner, injection, job_key, memory) as pool:
         dispatcher = Dispatcher(pool, settings)
         scores = {
-            done.job.training.seed: done.result.score
-            for done in run_jobs([Train("y", Training(seed=seed)) for seed in range(jobs)], dispatcher)
-            if isinstance(done.job, Train) and not isinstance(done.result, list)
+            job.training.seed: result.score
+            for job, result, _ in run_jobs([Train("y", Training(seed=seed)) for seed in range(jobs)], dispatcher)
+            if isinstance(job, Train) and not isinstance(result, list)
         }
     assert not dispatcher.queue.losses
     assert not dispatcher.failed
@@ -98,11 +98,11 @@ def check_three_failures_of_the_machine_are_no_score() -> None:
 
     with FaultyWorkers(InlineWorkers(FaultyFunction(refuse)), Injection({"error": 1.0}), job_key) as pool:
         dispatcher = Dispatcher(pool, LimitSettings())
-        (done,) = run_jobs([Train("y", Training(seed=0))], dispatcher)
-    assert not isinstance(done.result, list)
-    assert (done.result.state, done.result.score) == (State.FAILED, None)
-    assert done.result.reason.count("for real") >= queue.TRIES
-    assert "injected" not in done.result.reason
+        ((_, result, _),) = run_jobs([Train("y", Training(seed=0))], dispatcher)
+    assert not isinstance(result, list)
+    assert (result.state, result.score) == (State.FAILED, None)
+    assert result.reason.count("for real") >= queue.TRIES
+    assert "injected" not in result.reason
     assert (dispatcher.failed, pool.repeated) == (1, FAULTY_ATTEMPTS)
     assert "1 jobs failed" in pool.describe_faults(dispatcher.failed)
     assert dispatcher.queue.describe_losses() == (

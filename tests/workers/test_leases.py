@@ -67,7 +67,7 @@ class ScriptedCluster(Cluster):
         return max(number for number, (known, _) in enumerate(self.sent) if known == supervisor)
 
     def jobs(self, supervisor: int) -> list[int]:
-        return [request.job for known, request in self.sent if known == supervisor and request is not None]
+        return [request[0] for known, request in self.sent if known == supervisor and request is not None]
 
 
 def beat() -> Heartbeat:

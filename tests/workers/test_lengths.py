@@ -96,11 +96,11 @@ def test_the_text_of_an_exception_is_limited_and_can_be_written(kind: str):
     assert len(outcome.message) + len(outcome.traceback_text) <= REASON_CHARACTERS
     outcome.message.encode()
     with InlineWorkers(lambda job: fail(ERRORS[kind])) as workers:
-        (done,) = run_jobs([JOB], Dispatcher(workers, LimitSettings()))
-    assert isinstance(done.result, Outcome)
-    assert done.result.state is State.FAILED
-    assert len(done.result.reason) <= REASON_CHARACTERS
-    done.result.reason.encode()
+        ((_, result, _),) = run_jobs([JOB], Dispatcher(workers, LimitSettings()))
+    assert isinstance(result, Outcome)
+    assert result.state is State.FAILED
+    assert len(result.reason) <= REASON_CHARACTERS
+    result.reason.encode()
 
 
 @pytest.mark.parametrize(

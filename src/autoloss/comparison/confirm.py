@@ -144,16 +144,16 @@ def _confirm(best: Sequence[Entrant], seed: int, settings: FinalSettings, record
     beside = "" if candidates == len(best) else " and the best of the ladder"
     say(f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count}).")
     record.compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid")
-    race = follow_race(best, seed, settings, record.outcomes)
-    if race.missing:
+    rows, missing = follow_race(best, seed, settings, record.outcomes)
+    if missing:
         finalists = min(settings.finalists, len(best))
         say(
             f"Confirming the top {finalists} of these: one further training seed each per round, at most "
             f"{finalists * settings.finalist_seeds} trainings; a candidate that is clearly behind gets no more."
         )
-    while race.missing:
-        race = follow_race(best, seed, settings, record.run_trainings(race.missing))
-    return [row.entrant for row in race.rows]
+    while missing:
+        rows, missing = follow_race(best, seed, settings, record.run_trainings(missing))
+    return [row.entrant for row in rows]
 
 
 def compare_with_baselines(

@@ -297,7 +297,7 @@ def _is_tuned(row: Row) -> int:
 def _weigh_lead(row: Row, than: Row) -> float:
     """Return a row's lead on the valid and test splits, which both may choose between known losses."""
     pairs = compare_paired(row.score, than.score), compare_paired(row.valid, than.valid)
-    return combine([pair for pair in pairs if pair is not None])[0]
+    return combine([pair for pair in pairs if pair is not None])
 
 
 def _subtract(row: Row, than: Row) -> Estimate:
@@ -307,25 +307,22 @@ def _subtract(row: Row, than: Row) -> Estimate:
     return found
 
 
-def _is_better(lead: Estimate) -> bool:
-    return lead.value > 0 and lead.p_value is not None and lead.p_value < SIGNIFICANT
-
-
-def _describe(row: Row, than: Row, chosen: Row | None = None) -> str:
+def _describe(row: Row, than: Row, chosen: Row) -> str:
     """Describe which of two rows is ahead on the test split, and by how much; `chosen` is called "it"."""
     lead = _subtract(row, than)
     if lead.value < 0:
         return _describe(than, row, chosen)
     ahead, behind = ("it" if one is chosen else _write_label(one, chosen) for one in (row, than))
-    chance = "" if _is_better(lead) else " That may be chance."
+    is_sure = lead.p_value is not None and lead.p_value < SIGNIFICANT
+    chance = "" if is_sure else " That may be chance."
     return (
         f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{plus_minus(lead.half_width)} (95 % confidence "
         f"interval over {describe_noise(lead)}).{chance}"
     )
 
 
-def _write_label(row: Row, chosen: Row | None) -> str:
-    is_same = chosen is not None and row.entrant.loss == chosen.entrant.loss and not any(row.entrant.list_changes())
+def _write_label(row: Row, chosen: Row) -> str:
+    is_same = row.entrant.loss == chosen.entrant.loss and not any(row.entrant.list_changes())
     return f"{row.entrant.label}{' with the recipe as given' if is_same else ''}"
 
 

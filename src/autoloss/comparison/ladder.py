@@ -171,8 +171,7 @@ class Ladder:
         return next((rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)), None)
 
     def _is_given(self, entrant: Entrant) -> bool:
-        as_is = (entrant.step_rule, entrant.learning_rate, entrant.length) == ("recipe", 1.0, 1.0)
-        return as_is and not entrant.weights and not entrant.tuned_threshold and entrant.loss == self.standard
+        return entrant.learning_rate == 1 and not entrant.count_changes(self.standard)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `from_dict` makes it again."""

@@ -109,24 +109,24 @@ def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | Non
     return Estimate(mean(values), seeds_error, len(values), error, examples, min(len(means), examples) - 1)
 
 
-def combine(estimates: Sequence[Estimate]) -> tuple[float, float]:
-    """Return the mean of one difference that was measured on several splits, and its standard error; 0 where no noise is known.
+def combine(estimates: Sequence[Estimate]) -> float:
+    """Return the mean of one difference that was measured on several splits; the plain mean where no noise is known.
 
     The variance between seeds is taken to be the same on all splits: that of two seeds alone is often far too small. Each split
     then counts by the inverse of its variance.
 
     >>> few, many = Estimate(0.2, 0.0001, 2), Estimate(-0.1, 0.05, 8)
-    >>> tuple(round(figure, 3) for figure in combine([few, many]))
-    (-0.04, 0.042)
+    >>> round(combine([few, many]), 3)
+    -0.04
     """
     freedom = sum(one.seeds - 1 for one in estimates)
     squares = sum((one.seeds_error or 0.0) ** 2 * one.seeds * (one.seeds - 1) for one in estimates)
     between = squares / freedom if freedom else 0.0
     variances = [between / one.seeds + (one.examples_error or 0.0) ** 2 for one in estimates]
     if not all(variances):
-        return mean(one.value for one in estimates), 0.0
+        return mean(one.value for one in estimates)
     total = sum(1 / each for each in variances)
-    return sum(one.value / each for one, each in zip(estimates, variances, strict=True)) / total, total**-0.5
+    return sum(one.value / each for one, each in zip(estimates, variances, strict=True)) / total
 
 
 def shrink_means(scores: Sequence[Sequence[float]]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 
 from autoloss.comparison.entrant import CONFIRMATION, Entrant, Row, collect_rows, sort_by_mean, training_seeds
@@ -19,23 +19,9 @@ MOST = 2
 """No finalist gets more further seeds than so many times `final.finalist_seeds`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """Progress of the confirmation.
-
-    Args:
-        rows: The entrants with their outcomes so far, by their mean, shrunken by its noise; then those with a training without a
-            score.
-        missing: The trainings of the round under way; empty at the end.
-    """
-
-    rows: list[Row]
-    missing: list[Train]
-
-
 def follow_race(
     entrants: Sequence[Entrant], seed: int, settings: FinalSettings, recorded: Mapping[Train, Outcome]
-) -> Race:
+) -> tuple[list[Row], list[Train]]:
     """Derive how far confirming is from the trainings that are recorded, and from nothing else.
 
     All entrants are trained on `confirm_seeds` new seeds. The best `finalists` of them then race: in each round those that may
@@ -47,6 +33,10 @@ def follow_race(
     Args:
         entrants: The best candidates of the search, and what they have to be ahead of.
         seed: The run's.
+
+    Returns:
+        The entrants with their outcomes so far, by their mean, shrunken by its noise, then those with a training without a score;
+        and the trainings of the round under way, none at the end.
     """
     first, most = settings.confirm_seeds, settings.confirm_seeds + MOST * settings.finalist_seeds
     seeds = training_seeds(seed, CONFIRMATION, most)
@@ -65,7 +55,7 @@ def follow_race(
             row = rows[entrant]
             rows[entrant] = replace(row, outcomes=(*row.outcomes, *(recorded[job] for job in turn)))
             left -= len(turn)
-    return Race(_rank(list(rows.values())), [job for job in beginning if job not in recorded] or missing)
+    return _rank(list(rows.values())), [job for job in beginning if job not in recorded] or missing
 
 
 def _rank(rows: Sequence[Row]) -> list[Row]:

@@ -80,11 +80,11 @@ class Record:
             if job not in self.outcomes:
                 waiting.setdefault(_make_key(job), []).append(job)
         for key in waiting.keys() & known.keys():
-            self._add_all(waiting.pop(key), known[key])
-        for done in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
+            self._add(waiting.pop(key), known[key])
+        for job, result, _ in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
             # Rejection tests that a search left under way end here as well; nobody needs them any more.
-            if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-                self._add_all(waiting.get(_make_key(done.job), [done.job]), done.result)
+            if isinstance(job, Train) and isinstance(result, Outcome):
+                self._add(waiting.get(_make_key(job), [job]), result)
         return self.outcomes
 
     def compare_losses(
@@ -101,16 +101,13 @@ class Record:
         jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
         return collect_rows(entrants, seeds, split, self.run_trainings(jobs), fidelity=fidelity)
 
-    def add(self, job: Train, outcome: Outcome) -> None:
-        """Record the outcome of a training."""
-        if self._store is not None:
-            self._store.add_training(job.loss, job.training, outcome)
-        self.outcomes[job] = outcome
-        self._tell()
-
-    def _add_all(self, jobs: Iterable[Train], outcome: Outcome) -> None:
+    def _add(self, jobs: Iterable[Train], outcome: Outcome) -> None:
+        """Record the outcome that equal trainings share."""
         for job in jobs:
-            self.add(job, outcome)
+            if self._store is not None:
+                self._store.add_training(job.loss, job.training, outcome)
+            self.outcomes[job] = outcome
+            self._tell()
 
     def _tell(self) -> None:
         count = len(self.outcomes)

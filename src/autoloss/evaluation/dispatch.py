@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
@@ -81,15 +81,13 @@ class Dispatcher:
     Attributes:
         queue: Repeats what the machine ended.
         failed: The number of failed trainings.
-        gpus: The GPU of each local worker; empty where they are not dealt out here.
     """
 
-    def __init__(self, workers: Workers, limits: LimitSettings, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
         self.queue = JobQueue(workers)
-        self.failed, self.gpus = 0, gpus
+        self.failed = 0
         self._workers = workers
         self._limits = limits
-        self._jobs: dict[int, Job] = {}
         self._error: RunError | None = None
 
     def __enter__(self) -> Dispatcher:
@@ -102,7 +100,7 @@ class Dispatcher:
         """Queue a job."""
         training = isinstance(job, Train)
         deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-        self._jobs[self.queue.submit(job, deadline_seconds=deadline, urgent=training)] = job
+        self.queue.submit(job, deadline_seconds=deadline, urgent=training)
 
     def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
         """Return the finished jobs: at least one, unless the time is over or no job is queued or running.
@@ -110,11 +108,10 @@ class Dispatcher:
         Raises:
             RunError: No worker can start, or a rejection test failed. What ended beside it is returned before.
         """
-        completed = []
-        for outcome in [] if self._error else self.queue.wait(timeout_seconds):
-            job = self._jobs.pop(outcome.job)
+        completed: list[CompletedJob] = []
+        for job, outcome in [] if self._error else self.queue.wait(timeout_seconds):
             try:
-                completed.append(CompletedJob(job, self._result(job, outcome), outcome.seconds))
+                completed.append((job, self._result(job, outcome), outcome.seconds))
             except RunError as error:
                 self._error = error
         if self._error is not None and not completed:
@@ -189,7 +186,7 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
     else:
         workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus, libraries=LIBRARIES)
     used = workers if injection is None else FaultyWorkers(workers, injection, job_key, limit)
-    return Dispatcher(used, runner.configuration.limits, gpus)
+    return Dispatcher(used, runner.configuration.limits)
 
 
 def job_key(job: Job) -> tuple[int | str, ...]:

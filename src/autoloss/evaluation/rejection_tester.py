@@ -116,8 +116,8 @@ class RejectionTester:
             # verdict that was told does not change.
             for i, attempt in enumerate(results):
                 if attempt.key and self._known.get(attempt.key, True):
-                    scaled = self.scale.measure(trees[i], gradients[i])
-                    results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
+                    factor, signature = self.scale.measure(trees[i], gradients[i])
+                    results[i] = attempt._replace(signature=signature, factor=factor)
         return results
 
     def _check_gradient(self, tree: Expression, gradient: Gradient) -> Attempt:

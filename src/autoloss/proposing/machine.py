@@ -15,11 +15,11 @@ from autoloss.proposing.history import History
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import (
     Attempt,
+    Candidate,
     CompletedJob,
     Job,
-    NewCandidate,
-    NewTraining,
     Outcome,
+    RejectedFormulas,
     RejectionBatch,
     Train,
 )
@@ -70,22 +70,24 @@ class Machine:
         self._progress: defaultdict[tuple[int, str], BranchProgress] = defaultdict(BranchProgress)
         self._seconds_per_attempt = 0.0
 
-    def receive(self, completed: Iterable[CompletedJob] = ()) -> Iterator[NewCandidate | NewTraining]:
+    def receive(
+        self, completed: Iterable[CompletedJob] = ()
+    ) -> Iterator[tuple[Train, Outcome] | tuple[Candidate, RejectedFormulas]]:
         """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete."""
-        for done in completed:
-            match done.job, done.result:
-                case Train(loss, training, int(k)), Outcome() as outcome:
+        for job, result, seconds in completed:
+            match job, result:
+                case Train(_, training, int(k)), Outcome() as outcome:
                     outcome = replace(outcome, fidelity=training.fidelity)
-                    yield NewTraining(k, loss, training, outcome)
+                    yield job, outcome
                     self._history.collect(k, training, outcome)
                 case RejectionBatch() as batch, list() as attempts:
-                    self._receive_attempts(batch, attempts, done.seconds)
+                    self._receive_attempts(batch, attempts, seconds)
                 case _:
-                    raise TypeError(f"{done.result} is no result of {done.job}.")
+                    raise TypeError(f"{result} is no result of {job}.")
         while self._history.can_begin and self._advance():
             draft = self._history.begin()
             candidate = self._history.complete()
-            yield NewCandidate(candidate, draft.rejected_formulas)
+            yield candidate, draft.rejected_formulas
             self._trainings.extend(self._history.missing_trainings(candidate.id))
             for key in [key for key in self._progress if key[0] <= candidate.id]:
                 del self._progress[key]

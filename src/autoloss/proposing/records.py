@@ -217,24 +217,6 @@ def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, flo
 
 
 @dataclass(frozen=True, slots=True)
-class NewCandidate:
-    """A candidate that is complete, with the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
-
-    candidate: Candidate
-    rejected: Mapping[tuple[str, int], tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class NewTraining:
-    """A training of a candidate that has ended."""
-
-    candidate: int
-    loss: str
-    training: Training
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
 class Individual:
     """A candidate with its outcome, its own or a shared one."""
 
@@ -326,6 +308,10 @@ class Train:
 
 
 Job = RejectionBatch | Train
+CompletedJob = tuple[Job, Outcome | list[Attempt], float]
+"""A job with its result, and how many seconds it took."""
+RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
+"""(branch, attempt) → (formula, reason): a sample of what was rejected for a candidate."""
 
 
 def make_training(configuration: Configuration, fidelity: float = 1.0, number: int = 0, fold: int = 0) -> Training:
@@ -345,12 +331,3 @@ def make_training(configuration: Configuration, fidelity: float = 1.0, number: i
         step_rule=settings.step_rule,
         tuned_threshold=settings.tuned_threshold,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedJob:
-    """A job with its result, and how long it took."""
-
-    job: Job
-    result: Outcome | list[Attempt]
-    seconds: float

@@ -7,7 +7,7 @@ loss that was drawn. Trained at one norm of the gradient, losses are compared by
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,21 +21,6 @@ from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 SHARE_RIGHT = 0.5
 """Share of the positions at which partly right predictions differ from the initial ones."""
 DIGITS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A loss at the scale of the standard loss.
-
-    Args:
-        factor: As `round_factor` returns it.
-        signature: Norms and inner products of its gradient at that scale, first where the network starts and then where half of
-            the predictions are right: near their beginning, all losses of a kind point in nearly the same direction. Of the
-            direction alone: the inner products of the gradients on each sample, each divided by its norm.
-    """
-
-    factor: float
-    signature: tuple[str, ...]
 
 
 class ScaleMeasure:
@@ -53,11 +38,17 @@ class ScaleMeasure:
         self._standard = standard
         self._direction = direction
 
-    def measure(self, tree: Expression, gradient: Gradient) -> Scaled:
+    def measure(self, tree: Expression, gradient: Gradient) -> tuple[float, tuple[str, ...]]:
         """Return the scale of a loss.
 
         Args:
             gradient: Of the loss on the samples of an untrained network; finite and not zero.
+
+        Returns:
+            The factor, as `round_factor` returns it, and the signature: norms and inner products of its gradient at that scale,
+            first where the network starts and then where half of the predictions are right: near their beginning, all losses of a
+            kind point in nearly the same direction. Of the direction alone: the inner products of the gradients on each sample,
+            each divided by its norm.
         """
         later = self._partly.gradients([tree])[0]
         # Within the range of factors: losses that no factor brings to the standard's scale are not equal in training.
@@ -66,8 +57,8 @@ class ScaleMeasure:
         if self._direction:
             pairs = [pair for one in (gradient, later) for pair in zip(one.products, one.norms, strict=True)]
             cosines = [product / norm if norm else 0.0 for product, norm in pairs]
-            return Scaled(round_factor(ratio), tuple(round_digits(value, PRODUCT_DIGITS) for value in cosines))
-        return Scaled(round_factor(ratio), tuple(round_digits(value * ratio, DIGITS) for value in values))
+            return round_factor(ratio), tuple(round_digits(value, PRODUCT_DIGITS) for value in cosines)
+        return round_factor(ratio), tuple(round_digits(value * ratio, DIGITS) for value in values)
 
 
 def measure_norm(loss: Expression | BranchLoss, engine: Engine) -> float:

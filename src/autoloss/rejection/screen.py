@@ -107,15 +107,8 @@ class Exchange:
     one_hot: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Preparation:
-    """Computed once for an engine: the bounds, and an engine on the exchanged samples where there are early stops."""
-
-    bounds: tuple[float, ...]
-    exchanges: tuple[Exchange, ...] = ()
-    exchanged: Engine | None = None
-
-
+_Preparation = tuple[tuple[float, ...], tuple[Exchange, ...], Engine | None]
+"""Computed once for an engine: the bounds, and where there are early stops the exchanged samples and an engine on them."""
 _PREPARATIONS: WeakKeyDictionary[Engine, _Preparation] = WeakKeyDictionary()
 
 
@@ -134,15 +127,14 @@ def screen_losses(engine: Engine, expressions: Sequence[Expression]) -> list[Ver
 def _prepare(engine: Engine) -> _Preparation:
     bounds, settings = bound_gains(engine.reference), engine.settings
     if settings.steps < MIN_STEPS or settings.threshold <= 0:
-        return _Preparation(bounds)
+        return bounds, (), None
     exchanges = exchange_targets(engine.branch, engine.reference)
     if len(exchanges) < JUDGED_SAMPLES:
-        return _Preparation(bounds)
+        return bounds, (), None
     # Their metric is never measured.
     unknown = (math.nan,) * len(exchanges)
     reference = Reference(tuple(each.sample for each in exchanges), unknown, unknown)
-    exchanged = type(engine)(engine.branch, reference, settings, operator_cap=engine.operator_cap)
-    return _Preparation(bounds, exchanges, exchanged)
+    return bounds, exchanges, type(engine)(engine.branch, reference, settings, operator_cap=engine.operator_cap)
 
 
 def exchange_targets(branch: Branch, reference: Reference) -> tuple[Exchange, ...]:
@@ -200,17 +192,18 @@ def bound_gains(reference: Reference) -> tuple[float, ...]:
 
 
 def _decide(engine: Engine, prepared: _Preparation, expression: Expression) -> Verdict:
+    bounds, exchanges, exchanged = prepared
     descent = engine.start_descent(expression)
-    if prepared.exchanged is not None:
-        reason = _stop_early(engine, prepared, descent, prepared.exchanged.start_descent(expression))
+    if exchanged is not None:
+        reason = _stop_early(engine, exchanges, descent, exchanged.start_descent(expression))
         if reason is not None:
             return Verdict(reason)
-    return conclude(descent, engine.settings, prepared.bounds)
+    return conclude(descent, engine.settings, bounds)
 
 
-def _stop_early(engine: Engine, prepared: _Preparation, descent: Descent, exchanged: Descent) -> Reason | None:
+def _stop_early(engine: Engine, exchanges: Sequence[Exchange], descent: Descent, exchanged: Descent) -> Reason | None:
     """Return why a loss is rejected early, or None."""
-    exchanges, scale = prepared.exchanges, engine.settings.steps / PAPER_STEPS
+    scale = engine.settings.steps / PAPER_STEPS
     end = _advance(descent, exchanges, int(RESPONSE_STEP * scale))
     if end is not None:
         return end if end is Reason.NOT_FINITE else None

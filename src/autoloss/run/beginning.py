@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -30,9 +30,10 @@ from autoloss.run.notes import (
     read_untrained_on_test,
 )
 from autoloss.run.request import Request, branch_forms
-from autoloss.run.starting_losses import NamedLoss, StartingLoss, parse_starting_losses, try_starting_losses
+from autoloss.run.starting_losses import NamedLoss, parse_starting_losses, try_starting_losses
 from autoloss.run.user_files import sign_code
 from autoloss.settings import SearchSettings
+from autoloss.space.loss import Loss
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files
 from autoloss.store.database import resume_command
@@ -103,7 +104,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
 
 
 def prepare_search(
-    evaluator: Evaluator, settings: RunSettings, losses: Sequence[StartingLoss], drive: Drive
+    evaluator: Evaluator, settings: RunSettings, losses: Mapping[Loss, str], drive: Drive
 ) -> tuple[Evaluator, RunSettings]:
     """Climb the ladder, adapt the settings of the search to what its task can follow, and test the losses to start from.
 
@@ -188,8 +189,8 @@ def _is_chosen(search: SearchSettings) -> bool:
 
 
 def follow_known_loss(
-    evaluator: Evaluator, losses: Sequence[StartingLoss], resolution: Resolution | None, drive: Drive
-) -> tuple[Evaluator, Sequence[StartingLoss]]:
+    evaluator: Evaluator, losses: Mapping[Loss, str], resolution: Resolution | None, drive: Drive
+) -> tuple[Evaluator, Mapping[Loss, str]]:
     """Return the evaluator with the rate and the balance of the branches of a known loss that is ahead of the standard one.
 
     The loss itself joins those to start from, which change one branch each: what is found from these stays behind it.
@@ -227,17 +228,17 @@ def follow_known_loss(
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())
     losses = losses and _put_second([one.loss for one in promising], losses, evaluator)
     changes = {"search.learning_rate": best.learning_rate, "search.weights": named}
-    changes["evolution.start"] = tuple(one.formula for one in losses)
+    changes["evolution.start"] = tuple(map(str, losses))
     return evaluator.changed(evaluator.configuration.changed(changes)), losses
 
 
-def _put_second(known: Sequence[str], losses: Sequence[StartingLoss], evaluator: Evaluator) -> Sequence[StartingLoss]:
+def _put_second(known: Sequence[str], losses: Mapping[Loss, str], evaluator: Evaluator) -> Mapping[Loss, str]:
     """Return losses to start from with the first known one that is a formula, behind the standard one: not all may be reached."""
     for text in known:
         with suppress(RequestError):
-            (own,), _ = parse_starting_losses([NamedLoss(text)], evaluator.task, evaluator.operators, 1)
-            found = {one.loss: one for one in (losses[0], own, *losses[1:])}
-            return list(found.values())[: evaluator.configuration.evolution.initial]
+            own, _ = parse_starting_losses([NamedLoss(text)], evaluator.task, evaluator.operators, 1)
+            first, *others = losses.items()
+            return dict([first, *own.items(), *others][: evaluator.configuration.evolution.initial])
     return losses
 
 

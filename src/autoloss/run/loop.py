@@ -20,7 +20,7 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import duration, figure
 from autoloss.proposing.history import History
 from autoloss.proposing.machine import Machine
-from autoloss.proposing.records import CompletedJob, Individual, NewCandidate, NewTraining, Outcome, State, Train
+from autoloss.proposing.records import Candidate, CompletedJob, Individual, Outcome, State, Train
 from autoloss.rejection.reasons import Reason
 from autoloss.store.store import Store
 
@@ -262,7 +262,11 @@ def run_loop(
     completed: Sequence[CompletedJob] = ()
     while True:
         for record in machine.receive(completed):
-            _append(store, record)
+            match record:
+                case Candidate() as candidate, rejected:
+                    store.add_candidate(candidate, rejected)
+                case Train() as job, outcome:
+                    store.add_training(job.loss, job.training, outcome, job.candidate)
         if completed:
             _stop_if_nothing_scores(history)
         end = _find_end(history, dispatcher, began)
@@ -274,14 +278,6 @@ def run_loop(
         if end is not None:
             return end
         completed = dispatcher.wait(POLL_SECONDS)
-
-
-def _append(store: Store, record: NewCandidate | NewTraining) -> None:
-    match record:
-        case NewCandidate():
-            store.add_candidate(record.candidate, dict(record.rejected))
-        case NewTraining():
-            store.add_training(record.loss, record.training, record.outcome, record.candidate)
 
 
 def _find_end(history: History, dispatcher: Dispatcher, began: float) -> str | None:

@@ -23,7 +23,7 @@ from autoloss.proposing.memory import recall
 from autoloss.proposing.mutation import draw_attempt
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
-from autoloss.proposing.records import Attempt, Candidate, Origin, Outcome, RejectionBatch, State
+from autoloss.proposing.records import Attempt, Candidate, Origin, Outcome, RejectedFormulas, RejectionBatch, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
@@ -87,8 +87,6 @@ REASONS = frozenset(reason.name for reason in Reason)
 
 Settle = Callable[[History, Draft, Candidate], Difference | None]
 """Settles the branches of a draft as a stored candidate says."""
-RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
-"""(branch, attempt) → (formula, reason)."""
 
 
 @checked

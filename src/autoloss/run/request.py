@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import check_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
-from autoloss.run.starting_losses import StartingLoss, name_losses, parse_starting_losses, read_losses
+from autoloss.run.starting_losses import name_losses, parse_starting_losses, read_losses
 from autoloss.run.user_files import Trust, absolute_name, check_trust
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
+from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import select_operators
 from autoloss.store import samples as sample_files
@@ -38,7 +39,7 @@ class Request:
     Args:
         reference: How the run refers to the task.
         operators: All that a formula may hold, by name.
-        start: Losses to start from.
+        start: Losses to start from, each with its label.
         also: Further metrics to show beside the score.
         samples: Those of the run that is continued; None for a new one.
         notes: Sentences for the user on how the request was understood.
@@ -48,7 +49,7 @@ class Request:
     reference: TaskReference
     configuration: Configuration
     operators: Mapping[str, Operator]
-    start: Sequence[StartingLoss] = ()
+    start: Mapping[Loss, str] = field(default_factory=dict[Loss, str])
     also: Sequence[str] = ()
     samples: Samples | None = None
     notes: Sequence[str] = ()
@@ -141,7 +142,7 @@ def make_request(
         {
             "space.without": off,
             "space.operators": tuple(one.name if isinstance(one, Operator) else absolute_name(one) for one in own),
-            "evolution.start": tuple(loss.formula for loss in losses),
+            "evolution.start": tuple(map(str, losses)),
         }
     )
     return Request(

@@ -180,6 +180,7 @@ def _choose_metric(task: Task, metric: str, file: str) -> Task:
 
 
 def _absolute_path(value: Any) -> Any:
-    """Return the full path of a file or folder that exists, so that a run can be resumed from elsewhere."""
-    is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix != "")
-    return str(Path(value).resolve()) if is_path and Path(value).exists() else value
+    """Return the full path of a file or folder that exists, as text, so that a run can be resumed from elsewhere."""
+    is_path = isinstance(value, Path) or (isinstance(value, str) and (os.sep in value or Path(value).suffix != ""))
+    found = Path(value).resolve() if is_path and Path(value).exists() else value
+    return str(found) if isinstance(found, Path) else found

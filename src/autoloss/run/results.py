@@ -44,10 +44,6 @@ NOTHING_GAINED = 0.1
 """Share of the best loss's gain over the untrained network below which a training counts as having learned nothing."""
 
 
-def _refuse_nothing() -> None:
-    """Allow all code; for losses whose operators are at hand."""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundLoss:
     """A loss that a search found.
@@ -64,7 +60,7 @@ class FoundLoss:
         fresh_seeds: The number of those seeds; close finalists have more than the others.
         forms: Branch → what the run stores of it.
         operators: The run's own, as objects or by reference.
-        allow: Called before a file that the run names is loaded; raises where nobody vouches for it.
+        allow: Called before a file that the run names is loaded; raises where nobody vouches for it. None allows all.
     """
 
     id: int
@@ -78,7 +74,7 @@ class FoundLoss:
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
     deviation: float | None = None
     trainings: int = 1
-    allow: Callable[[], None] = field(default=_refuse_nothing, repr=False, compare=False)
+    allow: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def loss(self) -> Loss:
@@ -90,7 +86,8 @@ class FoundLoss:
         leaves = {name: form.leaves for name, form in self.forms.items()}
         if not set(_CALL.findall(self.formula)) - set(OPERATORS):
             return Loss.parse(self.formula, leaves)
-        self.allow()
+        if self.allow is not None:
+            self.allow()
         return Loss.parse(self.formula, leaves, operator_table(self.operators))
 
     @property
@@ -221,7 +218,7 @@ class Search:
         seed, final = self.configuration.seed, self.configuration.final
         if not final.confirmations:
             return ()
-        return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings).rows
+        return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings)[0]
 
     @cached_property
     def comparison(self) -> Rows:

@@ -14,7 +14,7 @@ from autoloss.comparison.confirm import confirm_and_compare, count_equivalents
 from autoloss.comparison.ladder import Ladder
 from autoloss.errors import RequestError, join_names
 from autoloss.evaluation.adapting import Say, check_threshold
-from autoloss.evaluation.dispatch import Machines
+from autoloss.evaluation.dispatch import Machines, gpus_of_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Natural, checked
 from autoloss.proposing.evolution import Archive
@@ -27,9 +27,9 @@ from autoloss.run.loop import Forecast, NotebookLine, ObserveSearch, Progress, c
 from autoloss.run.notes import Concerns, describe_plan, note_changes
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run
-from autoloss.run.starting_losses import StartingLoss
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
+from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
 from autoloss.store.database import resume_command, warn
 from autoloss.store.read import read_once
@@ -223,7 +223,11 @@ def resume(
         memory = recall(configuration.search, settings.branches, request.operators)
         check_proposer(configuration, proposer, archive)
         count = None if workers is None else machines.workers
-        settings = _change_settings(store, settings, configuration=configuration, workers=count, final=final)
+        given = {"configuration": configuration, "workers": count, "final": final}
+        changed = {name: value for name, value in given.items() if value not in (None, getattr(settings, name))}
+        for name, value in changed.items():
+            store.change_setting(name, value)
+        settings = replace(settings, **changed)
         evaluator = prepare(replace(request, configuration=configuration))
         drive = Drive(
             store=store,
@@ -239,7 +243,7 @@ def resume(
 def _go_on(
     evaluator: Evaluator,
     settings: RunSettings,
-    start: Sequence[StartingLoss],
+    start: Mapping[Loss, str],
     make: Callable[[Configuration], Proposer],
     drive: Drive,
 ) -> Search:
@@ -282,7 +286,7 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
             say(text)
 
     with drive.start_workers(evaluator) as dispatcher:
-        for text in describe_gpus(dispatcher.gpus):
+        for text in describe_gpus(gpus_of_workers(task, drive.machines)):
             say(text)
         end = run_loop(history, store, dispatcher, watch)
         if settings.final:
@@ -320,14 +324,6 @@ def _own_run(directory: Path) -> Iterator[None]:
 def _choose_machines(workers: int | Machines, ray: str | None) -> Machines:
     machines = workers if isinstance(workers, Machines) else Machines(workers=workers)
     return machines if ray is None else replace(machines, ray=ray)
-
-
-def _change_settings(store: Store, settings: RunSettings, **given: Any) -> RunSettings:
-    """Store the settings that are given anew, and return all; None leaves one as it is."""
-    changed = {name: value for name, value in given.items() if value not in (None, getattr(settings, name))}
-    for name, value in changed.items():
-        store.change_setting(name, value)
-    return replace(settings, **changed)
 
 
 def _ignore(event: object) -> None:

@@ -48,21 +48,9 @@ class NamedLoss:
     leaves: Mapping[str, tuple[str, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingLoss(NamedLoss):
-    """The same on a task: `loss` has no factors; the search's own samples give them."""
-
-    loss: Loss
-
-    @property
-    def formula(self) -> str:
-        """Its text, as it is stored with the run."""
-        return str(self.loss)
-
-
 def parse_starting_losses(
     start: Sequence[NamedLoss], task: Task, operators: Mapping[str, Operator], most: int
-) -> tuple[tuple[StartingLoss, ...], tuple[str, ...]]:
+) -> tuple[dict[Loss, str], tuple[str, ...]]:
     """Resolve losses to start from.
 
     Args:
@@ -71,26 +59,27 @@ def parse_starting_losses(
         most: K. As many losses of `zoo`, `shelf` and runs are taken as there is room for beside those that are given one by one.
 
     Returns:
-        The losses, each once, and a sentence on each `zoo` or run of which some were left out.
+        Loss → label, without factors, which the search's own samples give; and a sentence on each `zoo` or run of which some were
+        left out.
     """
-    found = [loss for named in start for loss in _expand(named, task, operators)]
-    given: dict[Loss, StartingLoss] = {}
-    for one in found:
-        if not one.source and (first := given.setdefault(one.loss, one)) is not one:
+    found = [pair for named in start for pair in _expand(named, task, operators)]
+    given: dict[Loss, NamedLoss] = {}
+    for one, loss in found:
+        if not one.source and (first := given.setdefault(loss, one)) is not one:
             raise RequestError(f"{one.place}{one.label} is the same loss as {first.label}. Give each loss once.")
     room = most - len(given)
-    chosen: dict[Loss, StartingLoss] = {}
+    chosen: dict[Loss, str] = {}
     offered: dict[str, dict[Loss, bool]] = {}
-    for one in found:
+    for one, loss in found:
         taken = True
         if one.source:
-            if one.loss in given or one.loss in chosen:
+            if loss in given or loss in chosen:
                 continue
-            taken = offered.setdefault(one.source, {}).setdefault(one.loss, room > 0)
+            taken = offered.setdefault(one.source, {}).setdefault(loss, room > 0)
             room -= taken
         if taken:
-            chosen[one.loss] = one
-    return tuple(chosen.values()), tuple(
+            chosen[loss] = one.label
+    return chosen, tuple(
         f"{count} of the {len(losses)} losses of {source} are left out: the search starts from evolution.initial = "
         f"{most} losses at most."
         for source, losses in offered.items()
@@ -125,13 +114,14 @@ def read_losses(start: Iterable[str]) -> list[NamedLoss]:
     return found
 
 
-def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
+def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> Iterator[tuple[NamedLoss, Loss]]:
     """Yield the losses that a name stands for on a task."""
     if named.label in COLLECTIONS:
         standard = [(join_branches(task.standard), task.standard)] if task.standard else []
         for label, text in (*standard, *COLLECTIONS[named.label](task)):
             with suppress(RequestError):
-                yield _resolve(NamedLoss(label, text, f"the {named.label}"), task, operators)
+                one = NamedLoss(label, text, f"the {named.label}")
+                yield one, _resolve(one, task, operators)
         return
     wanted = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
     if named.leaves not in (None, wanted):
@@ -139,7 +129,7 @@ def _expand(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> 
             f"A search cannot start from the losses of {named.source}: its branches are {_describe_leaves(named.leaves or {})}; "
             f"those of this task are {_describe_leaves(wanted)}. Name a run whose task has the same branches."
         )
-    yield _resolve(named, task, operators)
+    yield named, _resolve(named, task, operators)
 
 
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
@@ -147,16 +137,15 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
     return len(text) < 1000 and kind(Path(text))
 
 
-def _resolve(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> StartingLoss:
-    label, text, source, place = named.label, named.text, named.source, named.place
+def _resolve(named: NamedLoss, task: Task, operators: Mapping[str, Operator]) -> Loss:
     try:
-        losses = zoo.resolve(text or label, task.branches, operators)[1]
+        losses = zoo.resolve(named.text or named.label, task.branches, operators)[1]
     except RequestError as error:
-        raise RequestError(f"{place}{error}") from None
+        raise RequestError(f"{named.place}{error}") from None
     trees = {name: loss.scaled(1.0) for name, loss in losses.items() if isinstance(loss, Expression)}
     if len(trees) < len(losses):
-        raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
-    return StartingLoss(label, text, source, place, loss=Loss(trees))
+        raise RequestError(f"{named.place}{named.label} is written by hand; a search can start from formulas only.")
+    return Loss(trees)
 
 
 def _list_shelf(task: Task) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -215,12 +204,12 @@ def _read_lines(path: Path) -> list[NamedLoss]:
     return found
 
 
-def try_starting_losses(losses: Sequence[StartingLoss], evaluator: Evaluator) -> tuple[StartVerdict, ...]:
+def try_starting_losses(losses: Mapping[Loss, str], evaluator: Evaluator) -> tuple[StartVerdict, ...]:
     """Hold losses to the rejection protocol, each branch on its own, as the search does."""
     found: list[StartVerdict] = []
-    for loss in losses:
-        attempts = evaluator.test_loss(loss.loss)
+    for loss, label in losses.items():
+        attempts = evaluator.test_loss(loss)
         reasons = {name: Reason[tested.reason].value for name, tested in attempts.items() if tested.reason is not None}
         scores = {name: tested.score for name, tested in attempts.items()}
-        found.append(StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None))
+        found.append(StartVerdict(label, str(loss), scores, join_branches(reasons) or None))
     return tuple(found)

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, final
@@ -222,7 +223,8 @@ def _list_code(task: TaskReference, operators: Sequence[str]) -> list[str]:
 
 
 def _digest(key: bytes, task: TaskReference, operators: Sequence[str]) -> str:
-    return hmac.new(key, json.dumps([task.to_json(), list(operators)]).encode(), hashlib.sha256).hexdigest()
+    named = json.dumps([asdict(task), list(operators)], sort_keys=True)
+    return hmac.new(key, named.encode(), hashlib.sha256).hexdigest()
 
 
 def _read_key(make: bool) -> bytes | None:

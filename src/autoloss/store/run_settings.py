@@ -41,10 +41,6 @@ class TaskReference:
                 parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
         return [*parts, *(f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items())]
 
-    def to_json(self) -> str:
-        """Return the fields as JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
-
 
 @dataclass(frozen=True, slots=True)
 class StartVerdict:
@@ -149,7 +145,7 @@ class RunSettings:
 
         >>> settings = RunSettings(configuration=Configuration(), task=TaskReference("x"), title="x", branches={}, release="1")
         >>> settings.to_rows()["task"]
-        '{"frozen": {}, "name": "x", "options": {}}'
+        '{"name": "x", "options": {}, "frozen": {}}'
         """
         defaults = {
             one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(self)
@@ -179,7 +175,7 @@ class RunSettings:
 
 def encode_setting(value: Any) -> str:
     """Encode one of the settings as the text of its row."""
-    if isinstance(value, Configuration | TaskReference):
+    if isinstance(value, Configuration):
         return value.to_json()
     if isinstance(value, str):
         return value

@@ -50,8 +50,8 @@ from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
-from autoloss.training.trainer import Figures, FitElsewhere, Trainer, fit_elsewhere, select_examples
-from autoloss.training.training import THRESHOLD, Diverged, Training
+from autoloss.training.trainer import FitElsewhere, Trainer, fit_elsewhere, select_examples
+from autoloss.training.training import THRESHOLD, Diverged, Scored, Training
 
 LEAST_IMAGES, LEAST_ROWS = 64, 512
 """Least number of examples on which a short training is evaluated."""
@@ -354,7 +354,7 @@ class SupervisedTask(TrainerTask):
     @torch.no_grad()
     def _evaluate(
         self, network: nn.Module, training: Training, recipe: Recipe, execution: Execution, fidelity: float
-    ) -> Figures | str:
+    ) -> Scored | str:
         splits = self._splits[training.schedule][training.fold]
 
         def predict(label: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -375,7 +375,7 @@ class SupervisedTask(TrainerTask):
 
     def _measure_figures(
         self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric], resampled: bool = False
-    ) -> Figures | str:
+    ) -> Scored | str:
         """Return the score, on resamples too where that is asked for, and further metrics of raw predictions and targets."""
         measured = SplitMetrics([self._metric, *also.values()], resampled)
         for prediction, target in batches:
@@ -383,7 +383,7 @@ class SupervisedTask(TrainerTask):
                 return "a prediction is not finite"
             measured.add(self._activate(prediction, target), target)
         score, *further = measured.values()
-        return Figures(score, dict(zip(also, further, strict=True)), measured.replicates())
+        return Scored(score, dict(zip(also, further, strict=True)), replicates=measured.replicates())
 
     def _measure_score(self, batches: Batches) -> float:
         figures = self._measure_figures(batches, {})

@@ -17,7 +17,7 @@ from autoloss.tasks.task import Task, check_training
 from autoloss.training.loop import Execution
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
-from autoloss.training.trainer import Figures, Trainer, select_examples
+from autoloss.training.trainer import Trainer, select_examples
 from autoloss.training.training import Diverged, Observe, Replicates, Scored, Training
 
 Network = Callable[[], Any] | nn.Module
@@ -192,7 +192,7 @@ class ImageTask(TrainerTask):
         examples = self._examples[schedule]
         data = {**self._data, **(self._full.data if schedule == "full" else {})}[training.split]
 
-        def evaluate(network: Any, fidelity: float) -> Figures | str:
+        def evaluate(network: Any, fidelity: float) -> Scored | str:
             indices = select_examples(len(data), fidelity, self.least_images).tolist()
             return self._evaluate(network, data, indices, training, execution)
 
@@ -213,12 +213,13 @@ class ImageTask(TrainerTask):
     @abstractmethod
     def _evaluate(
         self, network: Any, data: Any, indices: Sequence[int], training: Training, execution: Execution
-    ) -> Figures | str:
+    ) -> Scored | str:
         """Return all metrics of the images with these indices, or the reason why there are none."""
 
-    def _sort_figures(self, found: Mapping[str, float], replicates: Replicates | None = None) -> Figures:
+    def _sort_figures(self, found: Mapping[str, float], replicates: Replicates | None = None) -> Scored:
         """Return all metrics as the score and the others."""
-        return Figures(found[self.metric], {name: found[name] for name in found if name != self.metric}, replicates)
+        also = {name: found[name] for name in found if name != self.metric}
+        return Scored(found[self.metric], also, replicates=replicates)
 
 
 def draw_batches(examples: int, count: int, size: int, generator: torch.Generator) -> list[Tensor]:

@@ -15,7 +15,7 @@ from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.loop import Execution, Pace, fit, seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, shorten_steps
-from autoloss.training.training import Curve, Diverged, Observe, Replicates, Scored, Training, thin_curve
+from autoloss.training.training import Curve, Diverged, Observe, Scored, Training, thin_curve
 
 FitElsewhere = Callable[[nn.Module, nn.Module, Training], object]
 """Called with a new network, the loss (prediction, target) → scalar, and the training; trains the network in place."""
@@ -81,22 +81,13 @@ SKIPPED = "skipped_batches"
 """Name of the further figure that tells how many batches were skipped, where any was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The score, further metrics by name, and the score on resamples where it was asked for."""
-
-    score: float
-    also: Mapping[str, float]
-    replicates: Replicates | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer(Generic[Network, Batch]):
     """Trains the network that `build` makes, with a recipe, and evaluates it.
 
     `batches` maps the indices of the remaining batches and the number of the first of them to these; `make_loss` a network
     to a function from a batch to its loss, in float32 at any precision, None for a batch that is to be skipped; `evaluate`
-    the trained network and the share of the schedule to its figures, or the reason why they are not finite; `draw_order` a
+    the trained network and the share of the schedule to what it scores, or the reason why that is not finite; `draw_order` a
     recipe and a generator to the indices of each batch of a whole training, shuffled if None. `fit_elsewhere` trains with
     the trainer of another library.
     """
@@ -107,7 +98,7 @@ class Trainer(Generic[Network, Batch]):
     examples: int
     batches: Callable[[Sequence[Tensor], int], Iterable[Batch]]
     make_loss: Callable[[Network], Callable[[Batch], Tensor | None]]
-    evaluate: Callable[[Network, float], Figures | str]
+    evaluate: Callable[[Network, float], Scored | str]
     groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
     draw_order: Callable[[Recipe, torch.Generator], Sequence[Tensor]] | None = None
     fit_elsewhere: Callable[[Network, Training, Observe | None], Curve | Diverged] | None = None
@@ -122,7 +113,7 @@ class Trainer(Generic[Network, Batch]):
         if isinstance(figures, str):
             return Diverged(curve[-1][0], figures)
         also = {**figures.also, SKIPPED: float(skipped)} if skipped else figures.also
-        return Scored(figures.score, also, curve, figures.replicates)
+        return replace(figures, also=also, curve=curve)
 
     def record_norms(self, training: Training) -> Pace | Diverged:
         """Train a network as `train` does; return the norms of its gradients, to be replayed in another training."""
@@ -178,7 +169,7 @@ class Trainer(Generic[Network, Batch]):
         )
         return network, curve, sum(skipped)
 
-    def _evaluate(self, network: Network, fidelity: float) -> Figures | str:
+    def _evaluate(self, network: Network, fidelity: float) -> Scored | str:
         figures = self.evaluate(network.eval(), fidelity)
         if isinstance(figures, str):
             return figures

@@ -30,15 +30,8 @@ RESTART_SECONDS = 1.0
 """Pause between two attempts to start a supervisor in the same slot."""
 START_SECONDS = 120.0
 """Time without any supervisor after which the run ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A job for a supervisor; the payload is pickled."""
-
-    job: int
-    payload: bytes
-    deadline_seconds: float
+Request = tuple[int, bytes, float]
+"""A job for a supervisor: its number, its payload, pickled, and its deadline in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +60,8 @@ class Supervisor:
     def beat(self, request: Request | None) -> Heartbeat:
         """Start a job, if one is requested; return when a job has an outcome, after `HEARTBEAT_SECONDS` at the latest."""
         if request is not None:
-            self._workers.submit(request.job, decode(request.payload), deadline_seconds=request.deadline_seconds)
+            job, payload, deadline_seconds = request
+            self._workers.submit(job, decode(payload), deadline_seconds=deadline_seconds)
         outcomes = self._workers.wait(HEARTBEAT_SECONDS)
         return Heartbeat(build(), cloudpickle.dumps(outcomes[0]) if outcomes else b"")
 
@@ -146,7 +140,7 @@ class LeasedWorkers(PolledWorkers):
         return tuple(self._jobs)
 
     def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
-        self._jobs[job] = Request(job, body, deadline_seconds)
+        self._jobs[job] = (job, body, deadline_seconds)
         self._assign()
 
     def _end(self, job: int) -> None:

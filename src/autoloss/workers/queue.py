@@ -54,16 +54,15 @@ class JobQueue:
         """The number of jobs queued or running."""
         return len(self._jobs)
 
-    def submit(self, payload: Any, *, deadline_seconds: float, urgent: bool = False) -> int:
-        """Queue a job and return its number, which its outcome carries."""
+    def submit(self, payload: Any, *, deadline_seconds: float, urgent: bool = False) -> None:
+        """Queue a job."""
         number = next(self._numbers)
         self._jobs[number] = _Job(payload, deadline_seconds, urgent)
         self._enqueue(number)
         self._start()
-        return number
 
-    def wait(self, timeout_seconds: float | None) -> list[JobOutcome]:
-        """Return the outcomes of ended jobs: at least one, unless the time ran out or nothing is queued or running.
+    def wait(self, timeout_seconds: float | None) -> list[tuple[Any, JobOutcome]]:
+        """Return the ended jobs with their outcomes: at least one, unless the time ran out or nothing is queued or running.
 
         `Lost` means that a job was given up; its detail names each failure.
         """
@@ -75,8 +74,7 @@ class JobQueue:
                 continue
             if isinstance(outcome, Lost) and (outcome := self._judge(outcome)) is None:
                 continue
-            del self._jobs[outcome.job]
-            outcomes.append(outcome)
+            outcomes.append((self._jobs.pop(outcome.job).payload, outcome))
         self._start()
         return outcomes
 

@@ -66,13 +66,13 @@ def test_detections_go_to_their_images_with_their_scores(folder):
     boxes, notes = load_detections(folder / "detections.json", split)
     rows = content(folder)["annotations"]
     assert notes == ()
-    assert sum(len(each.boxes) for each in boxes) == len(rows) + 1
+    assert sum(len(each[0]) for each in boxes) == len(rows) + 1
     left, top, width, height = rows[0]["bbox"]
-    assert boxes[0].boxes[0].tolist() == [left, top, left + width, top + height]
-    assert boxes[0].scores[0] == 0.5 + rows[0]["id"] / 1000
+    assert boxes[0][0][0].tolist() == [left, top, left + width, top + height]
+    assert boxes[0][1][0] == 0.5 + rows[0]["id"] / 1000
     images = replace(split.to_people(), detected=boxes)
     assert images.boxes(0) is boxes[0]
-    assert len(split.to_people().boxes(0).boxes) == len(boxes[0].boxes) - 1
+    assert len(split.to_people().boxes(0)[0]) == len(boxes[0][0]) - 1
 
 
 def test_what_a_labelling_tool_adds_is_ignored(folder):
@@ -213,7 +213,7 @@ def test_detections_of_others_and_without_area_are_counted_and_left_out(folder):
     rows = [detection(1, BOX, 0.5, category_id=18), detection(1, [1, 1, 0, 5], 0.5), detection(1, BOX, 0.9, extra="x")]
     (folder / "some.json").write_text(json.dumps(rows))
     boxes, notes = load_detections(folder / "some.json", load_keypoints(folder, "val2017"))
-    assert [len(each.boxes) for each in boxes] == [1, 0, 0]
+    assert [len(each[0]) for each in boxes] == [1, 0, 0]
     assert notes == (
         "some.json: 1 detections are of other categories; they are left out.",
         "some.json: 1 detections have no width or no height; they are left out.",

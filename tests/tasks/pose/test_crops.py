@@ -122,7 +122,7 @@ def test_persons_to_train_on_have_a_joint_and_a_box_and_are_no_crowd():
     people = People(boxes, np.zeros((4, 17, 2)), visibility, np.ones(4), np.array([False, False, True, False]))
     images = PeopleImages("some", lambda index: torch.zeros(3, 9, 9), (people,))
     assert images.persons() == [(0, 0)]
-    assert images.boxes(0).scores.tolist() == [1.0]
+    assert images.boxes(0)[1].tolist() == [1.0]
     with pytest.raises(RequestError, match="no person with a labelled joint"):
         PeopleImages("none", images.read, ()).persons()
 

@@ -22,8 +22,8 @@ from autoloss.tasks.pose.data.crops import Augmentation, CropSettings, cut, to_c
 from autoloss.tasks.pose.figures import compose_figures, load_photographs
 from autoloss.tasks.pose.heatmaps import draw_heatmaps, simple_baseline, small_baseline
 from autoloss.tasks.pose.metrics import evaluate_poses
-from autoloss.tasks.pose.people import MIRRORED, PersonBoxes
-from autoloss.tasks.pose.task import Inference, PoseTask
+from autoloss.tasks.pose.people import MIRRORED
+from autoloss.tasks.pose.task import PoseTask
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Scored, Training
 from tests.tasks.pose.drawn import draw_people, write_folder
@@ -109,7 +109,7 @@ def test_a_network_that_sees_the_joints_has_ap_near_1(flip):
     """Crops, decoding, the way back to the image and the flip test agree."""
     images = draw_people("valid", 8)
     settings = CropSettings(size=(192, 192), stride=2, sigma=1.0)
-    task = PoseTask(small_baseline, images, images, crops=settings, inference=Inference(flip=flip))
+    task = PoseTask(small_baseline, images, images, crops=settings, flip_test=flip)
     from autoloss.tasks.pose.data.crops import frame_box
 
     crops, joints = [], []
@@ -133,13 +133,11 @@ def test_the_score_is_that_of_the_box_times_the_mean_of_the_maxima_above_the_lea
             return heatmaps
 
     images = draw_people("valid", 1)
-    detected = PersonBoxes(np.array([[0.0, 0, 40, 80], [50.0, 10, 90, 90]]), np.array([0.5, 1.0]))
+    detected = np.array([[0.0, 0, 40, 80], [50.0, 10, 90, 90]]), np.array([0.5, 1.0])
     images = replace(images, detected=(detected,))
     settings = CropSettings(size=(64, 64))
     for least, expected in ((0.2, 0.8), (-math.inf, (8 * 0.8 + 9 * 0.1) / 17), (0.9, 0.0)):
-        task = PoseTask(
-            small_baseline, images, images, crops=settings, inference=Inference(flip=False, least_value=least)
-        )
+        task = PoseTask(small_baseline, images, images, crops=settings, flip_test=False, least_value=least)
         (poses,) = task.predict(Constant(), images, [0], task.execution, 8)
         assert sorted(poses.scores) == pytest.approx([0.5 * expected, expected])
 

@@ -18,8 +18,7 @@ from autoloss.tasks.segmentation.data.augmentation import (
     DEVIATION,
     MEAN,
     SCALES,
-    AugmentedDataset,
-    WholeImageDataset,
+    ImageDataset,
     normalise,
 )
 from autoloss.tasks.segmentation.data.image_files import IGNORED, open_copy, resize
@@ -41,7 +40,7 @@ def inner(mask: Tensor) -> Tensor:
 
 def drawn(source, count: int, side: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     with seed_generators(seed):
-        data = AugmentedDataset(source, side)
+        data = ImageDataset(source, crop=side)
         return [data[index % len(data)] for index in range(count)]
 
 
@@ -114,7 +113,7 @@ def test_a_border_that_is_ignored_stays_ignored(tmp_path: Path):
 
 
 def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Path):
-    data = AugmentedDataset(pictures(tmp_path, blocks(6)), 16)
+    data = ImageDataset(pictures(tmp_path, blocks(6)), crop=16)
 
     def batches(seed: int) -> list[list[Tensor]]:
         with seed_generators(seed):
@@ -131,7 +130,7 @@ def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Pa
 
 
 def test_a_split_takes_what_is_augmented_and_what_travelled_draws_the_same(tmp_path: Path):
-    data = AugmentedDataset(open_copy(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), 16)
+    data = ImageDataset(open_copy(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), crop=16)
     again = pickle.loads(pickle.dumps(data))  # noqa: S301 - our own
     found = []
     for each in (data, again):
@@ -143,7 +142,7 @@ def test_a_split_takes_what_is_augmented_and_what_travelled_draws_the_same(tmp_p
 
 def test_whole_images_are_normalised_and_otherwise_as_they_are(tmp_path: Path):
     masks = blocks(2)
-    image, mask = WholeImageDataset(pictures(tmp_path, masks))[1]
+    image, mask = ImageDataset(pictures(tmp_path, masks))[1]
     assert np.array_equal(mask.numpy(), masks[1])
     expected = (torch.from_numpy(painted(masks[1])).permute(2, 0, 1) / 255 - torch.tensor(MEAN)[:, None, None]) / (
         torch.tensor(DEVIATION)[:, None, None]
@@ -153,9 +152,9 @@ def test_whole_images_are_normalised_and_otherwise_as_they_are(tmp_path: Path):
 
 def test_whole_images_of_differing_sizes_go_one_by_one_or_resized(tmp_path: Path):
     data = pictures(tmp_path, [*blocks(2, 16, 16), *blocks(2, 32, 24)])
-    one_by_one = [tuple(mask.shape) for _, mask in Split(WholeImageDataset(data), "valid").in_order(1)]
+    one_by_one = [tuple(mask.shape) for _, mask in Split(ImageDataset(data), "valid").in_order(1)]
     assert one_by_one == [(1, 16, 16)] * 2 + [(1, 32, 24)] * 2
-    together = next(iter(Split(WholeImageDataset(data, 8), "valid").in_order(4)))
+    together = next(iter(Split(ImageDataset(data, 8), "valid").in_order(4)))
     assert together[0].shape == (4, 3, 8, 8)
 
 
@@ -163,8 +162,8 @@ def test_the_small_copy_is_augmented_and_evaluated_like_pictures(tmp_path: Path)
     small = open_copy(pictures(tmp_path, blocks(4)), 16, tmp_path / "cache")
     image, mask = drawn(small, 1, 16)[0]
     assert (image.shape, mask.shape) == ((3, 16, 16), (16, 16))
-    assert WholeImageDataset(small)[2][1].equal(WholeImageDataset(small.source, 16)[2][1])
-    assert WholeImageDataset(small)[2][0].equal(WholeImageDataset(small.source, 16)[2][0])
+    assert ImageDataset(small)[2][1].equal(ImageDataset(small.source, 16)[2][1])
+    assert ImageDataset(small)[2][0].equal(ImageDataset(small.source, 16)[2][0])
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
-from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
+from autoloss.tasks.segmentation.data.augmentation import ImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out, open_copy
 from autoloss.tasks.segmentation.data.voc import load_voc
 from autoloss.tasks.supervised import SupervisedTask
@@ -31,11 +31,11 @@ def task(devkit: Path, cache: Path) -> SupervisedTask:
     train, valid = hold_out(load_voc(devkit, "train_aug"), 4, seed=0)
     return SupervisedTask(
         network,
-        AugmentedDataset(open_copy(train, SIDE, cache), SIDE),
-        WholeImageDataset(open_copy(valid, SIDE, cache)),
+        ImageDataset(open_copy(train, SIDE, cache), crop=SIDE),
+        ImageDataset(open_copy(valid, SIDE, cache)),
         "softmax",
         accuracy,
-        test=WholeImageDataset(load_voc(devkit, "val"), SIDE),
+        test=ImageDataset(load_voc(devkit, "val"), SIDE),
         data=Data(ignore_index=IGNORED),
         recipe=Recipe(epochs=12, batch_size=7, learning_rate=0.1),
     )

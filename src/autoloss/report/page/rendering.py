@@ -35,17 +35,9 @@ def page(contents: SimpleNamespace) -> str:
     return template.render(c=contents, style=style, script=script, policy=policy(live=contents.live))
 
 
-def main(contents: SimpleNamespace) -> str:
-    """Return the main part of the page, to replace that of an open page."""
-    return _environment().get_template("main.html").render(c=contents)
-
-
-def render_warning(trouble: str) -> str:
-    """Return the warning above a page whose run can no longer be read."""
-    text = Markup(
-        "<section class='alarm' role='alert'><p>{}</p><p>The page below shows the last state that was read.</p></section>"
-    )
-    return text.format(trouble)
+def main(contents: SimpleNamespace, trouble: str) -> str:
+    """Return the main part of the page, to replace that of an open page; `trouble`: why its run can no longer be read, or empty."""
+    return _environment().get_template("main.html").render(c=contents, trouble=trouble)
 
 
 def policy(*, live: bool) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.contents import gather_contents
-from autoloss.report.page.rendering import main, page, policy, render_warning
+from autoloss.report.page.rendering import main, page, policy
 from autoloss.store.read import Reader
 
 HOST, PORT = "127.0.0.1", 8642
@@ -69,8 +69,7 @@ class Live:
         with self._lock:
             if self._clock() >= self._next_look:
                 self._look()
-            html = render_warning(self._trouble) if self._trouble else ""
-            return f'"{self._session}-{self._number}"', html + main(self._contents)
+            return f'"{self._session}-{self._number}"', main(self._contents, self._trouble)
 
     def _look(self) -> None:
         began = self._clock()

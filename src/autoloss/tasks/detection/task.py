@@ -46,8 +46,7 @@ from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
 from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe
-from autoloss.training.trainer import Figures
-from autoloss.training.training import Training
+from autoloss.training.training import Scored, Training
 
 METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
 """COCO's AP@[.5:.95], COCO's AP at 0.5, and VOC 2007's AP50 at eleven recalls."""
@@ -149,7 +148,7 @@ class DetectionTask(ImageTask):
         indices: Sequence[int],
         training: Training,
         execution: Execution,
-    ) -> Figures | str:
+    ) -> Scored | str:
         detections, truths = zip(*self.detections(network, data, execution, indices), strict=True)
         if not all(math.isfinite(float(image.boxes.sum() + image.scores.sum())) for image in detections):
             return "a predicted box is not finite"

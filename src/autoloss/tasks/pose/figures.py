@@ -24,7 +24,7 @@ from autoloss.tasks.factory import TaskFactory, make_recipe
 from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
 from autoloss.tasks.pose.heatmaps import small_baseline
 from autoloss.tasks.pose.people import JOINTS, People, PeopleImages
-from autoloss.tasks.pose.task import Inference, PoseTask
+from autoloss.tasks.pose.task import PoseTask
 from autoloss.tasks.scenes import SceneOptions, find_share, make_scene_rng
 
 Array = NDArray[Any]
@@ -281,7 +281,7 @@ def build_task(metric: str, options: FigureOptions) -> PoseTask:
         crops=CROPS,
         augmentation=MIRRORED_ONLY,
         # Found losses rank poses well although their heatmaps are low.
-        inference=Inference(least_value=-math.inf),
+        least_value=-math.inf,
         name="figures-pose",
     )
 

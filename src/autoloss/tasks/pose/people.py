@@ -47,12 +47,8 @@ class People:
         return np.flatnonzero(~self.crowd & (self.visibility > 0).any(axis=1) & sized)
 
 
-@dataclass(frozen=True, slots=True)
-class PersonBoxes:
-    """Boxes of one image in which poses are predicted: (D, 4) as left, top, right, bottom, and their scores (D,)."""
-
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
+ScoredBoxes = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Boxes of one image in which poses are predicted: (D, 4) as left, top, right, bottom, and their scores (D,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ class PeopleImages:
     name: str
     read: Callable[[int], Tensor]
     people: tuple[People, ...]
-    detected: tuple[PersonBoxes, ...] | None = None
+    detected: tuple[ScoredBoxes, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.people)
@@ -77,12 +73,12 @@ class PeopleImages:
             raise RequestError(f"{self.name} has no person with a labelled joint; check its annotations.")
         return found
 
-    def boxes(self, image: int) -> PersonBoxes:
+    def boxes(self, image: int) -> ScoredBoxes:
         """Return the boxes in which poses are predicted; without detections those of the persons that can be trained on."""
         if self.detected is not None:
             return self.detected[image]
         people = self.people[image]
-        return PersonBoxes(people.boxes[people.trainable], np.ones(len(people.trainable)))
+        return people.boxes[people.trainable], np.ones(len(people.trainable))
 
 
 def list_joints(joints: NDArray[np.float64], visibility: NDArray[np.integer]) -> list[float]:

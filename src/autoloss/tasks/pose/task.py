@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Unpack, final
 
 import numpy as np
@@ -41,23 +41,10 @@ from autoloss.tasks.trainer_task import (
 )
 from autoloss.training.loop import Execution, seed_generators
 from autoloss.training.recipe import Recipe, require
-from autoloss.training.trainer import Figures
-from autoloss.training.training import Training
+from autoloss.training.training import Scored, Training
 
 SUPPRESSION = 0.9
 """OKS above which the pose with the lower score is dropped (SimpleBaseline)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inference:
-    """Settings of the prediction of poses from heatmaps; the defaults are those of SimpleBaseline.
-
-    With `flip` the heatmaps of a crop and of its mirror image are averaged. A heatmap with a maximum above `least_value`
-    counts in the score, the score of the box times the mean of the maxima.
-    """
-
-    flip: bool = True
-    least_value: float = 0.2
 
 
 @final
@@ -72,7 +59,9 @@ class PoseTask(ImageTask):
         metric: One of `METRICS`; the others are reported with it.
         crops: Sizes of crops and heatmaps.
         augmentation: Random changes of each training example; none when None.
-        inference: How poses are predicted.
+        flip_test: Average the heatmaps of a crop and of its mirror image in evaluation.
+        least_value: Maximum of a heatmap above which it counts in the score of a pose, the score of its box times the mean of the
+            maxima. As in SimpleBaseline, likewise `flip_test`.
         name: Shown in tables.
         options: Recipe, schedule `full`, device and loaders; see `ImageTaskOptions`.
     """
@@ -90,11 +79,12 @@ class PoseTask(ImageTask):
         metric: str = "map",
         crops: CropSettings = CropSettings(),  # noqa: B008 - frozen
         augmentation: Augmentation | None = Augmentation(),  # noqa: B008 - frozen
-        inference: Inference = Inference(),
+        flip_test: bool = True,
+        least_value: float = 0.2,
         name: str = "pose",
         **options: Unpack[ImageTaskOptions],
     ) -> None:
-        self.crops, self._inference = crops, inference
+        self.crops, self._flip_test, self._least_value = crops, flip_test, least_value
         make_examples = functools.partial(TrainingCrops, settings=crops, augmentation=augmentation)
         data = {"train": train, "valid": valid, "test": test}
         super().__init__(name, network, data, make_examples, metric=metric, metrics=METRICS, kind="pose", **options)
@@ -135,7 +125,7 @@ class PoseTask(ImageTask):
 
     def _evaluate(
         self, network: nn.Module, data: PeopleImages, indices: Sequence[int], training: Training, execution: Execution
-    ) -> Figures | str:
+    ) -> Scored | str:
         recipe = self.recipes[training.schedule]
         batch_size = recipe.evaluation_batch or require(recipe.batch_size)
         poses = list(self.predict(network, data, indices, execution, batch_size))
@@ -155,7 +145,7 @@ class PoseTask(ImageTask):
         for batch in load_batches(data, order, 0, loading=self._loading):
             crops = execution.move(torch.stack([crop for crop, _ in batch]))
             heatmaps = upcast(network(crops))
-            if self._inference.flip:
+            if self._flip_test:
                 heatmaps = (heatmaps + upcast(network(crops.flip(-1))).flip(-1)[:, MIRRORED]) / 2
             positions, values = decode_heatmaps(heatmaps)
             cells = (positions * self.crops.stride).cpu().double().numpy()
@@ -165,13 +155,13 @@ class PoseTask(ImageTask):
         places, values = np.concatenate(joints), np.concatenate(maxima)
         first = 0
         for index in indices:
-            boxes = images.boxes(index)
-            own = slice(first, first + len(boxes.boxes))
+            boxes, scores = images.boxes(index)
+            own = slice(first, first + len(boxes))
             first = own.stop
             # The mean of the values above the least, 0 where none is; NaN stays NaN.
-            counts = (values[own] > self._inference.least_value) | np.isnan(values[own])
+            counts = (values[own] > self._least_value) | np.isnan(values[own])
             means = np.where(counts, values[own], 0).sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-            yield suppress(Poses(places[own], boxes.scores * means, np.array(areas[own])), SUPPRESSION)
+            yield suppress(Poses(places[own], scores * means, np.array(areas[own])), SUPPRESSION)
 
 
 def _stack(batch: Sequence[Example]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -271,7 +261,8 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
         full=FullSchedule(network=full.network, recipe=full.recipe, data=data),
         crops=crops,
         augmentation=augmentation,
-        inference=Inference(flip=options.flip_test, least_value=options.least_value),
+        flip_test=options.flip_test,
+        least_value=options.least_value,
         name=NAME,
         device=options.find_device(),
         loaders=options.loaders,

@@ -23,7 +23,7 @@ from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import FileOptions, NetworkOptions, count_held_out
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
-from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
+from autoloss.tasks.segmentation.data.augmentation import ImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out, open_copy
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.supervised import SupervisedTask
@@ -201,9 +201,9 @@ def build_task(
     valid, test, train = (open_copy(images, proxy.side) for images in (splits.valid, splits.test, splits.train))
     task = SupervisedTask(
         proxy.build(classes),
-        AugmentedDataset(train, proxy.side),
-        WholeImageDataset(valid, proxy.side),
-        test=WholeImageDataset(test, proxy.side),
+        ImageDataset(train, crop=proxy.side),
+        ImageDataset(valid, proxy.side),
+        test=ImageDataset(test, proxy.side),
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
@@ -212,9 +212,9 @@ def build_task(
             recipe=full.recipe,
             groups=full.groups(),
             data={
-                "train": AugmentedDataset(splits.full_train or splits.train, full.side),
-                "valid": WholeImageDataset(splits.valid) if splits.full_train is None else None,
-                "test": WholeImageDataset(splits.test),
+                "train": ImageDataset(splits.full_train or splits.train, crop=full.side),
+                "valid": ImageDataset(splits.valid) if splits.full_train is None else None,
+                "test": ImageDataset(splits.test),
             },
         ),
         branch=ActivatedBranch(encoding=encoding, tolerance=tolerance, ignore_index=IGNORED),

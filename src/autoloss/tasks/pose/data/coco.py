@@ -23,7 +23,7 @@ from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.detection.data.coco import A_BOX, NAME, is_box, load_instances, read_annotations
 from autoloss.tasks.detection.masks import is_finite
 from autoloss.tasks.files import Fault, FaultyFile, find_directory, name_problems, read_json, report_faults
-from autoloss.tasks.pose.people import BONES, JOINTS, PIXEL_CENTRE, People, PeopleImages, PersonBoxes, list_joints
+from autoloss.tasks.pose.people import BONES, JOINTS, PIXEL_CENTRE, People, PeopleImages, ScoredBoxes, list_joints
 
 LAYOUT = """\
   annotations/person_keypoints_train2017.json, person_keypoints_val2017.json
@@ -109,7 +109,7 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
     return KeypointFiles(replace(images, annotations=annotations, notes=notes), identities, persons)
 
 
-def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[PersonBoxes, ...], tuple[str, ...]]:
+def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[ScoredBoxes, ...], tuple[str, ...]]:
     """Read detected persons in COCO's format of results: the boxes of each image, and notes on what was left out.
 
     Those of other categories or without area are left out; the first twenty faults are listed.
@@ -134,7 +134,7 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Perso
     if faults:
         raise report_faults(f"{split.images.name}, detections", faults)
     boxes = tuple(
-        PersonBoxes(
+        (
             np.array([box for box, _ in found], np.float64).reshape(-1, 4),
             np.array([score for _, score in found], np.float64),
         )

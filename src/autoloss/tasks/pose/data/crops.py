@@ -163,7 +163,7 @@ class BoxCrops(Dataset[tuple[Tensor, Matrix]]):
     def __init__(self, images: PeopleImages, indices: Sequence[int], settings: CropSettings) -> None:
         self._images = images
         self._settings = settings
-        self._boxes = [(image, box) for image in indices for box in images.boxes(image).boxes]
+        self._boxes = [(image, box) for image in indices for box in images.boxes(image)[0]]
 
     def __len__(self) -> int:
         return len(self._boxes)

@@ -66,41 +66,29 @@ class RandomScaledCrop(v2.Transform):
 
 
 @final
-class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """A data set for training: each access crops a square anew, of 128 pixels in the paper's proxy, 512 in its retraining."""
+class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
+    """A data set of images with their masks.
 
-    def __init__(self, source: ImageSource, side: int) -> None:
-        self.source = source
-        self._transform = v2.Compose([RandomScaledCrop(side), v2.RandomHorizontalFlip()])
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self.source.pair(index)
-        image, mask = self._transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
-        return normalise(image.as_subclass(Tensor)), mask.as_subclass(Tensor).long()
-
-
-@final
-class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """A data set for evaluation: whole images, resized to a side in pixels as in the paper's proxy, or of their own size.
-
-    Images that are not resized differ in size and need a batch size of 1.
+    Args:
+        side: Side in pixels that whole images are resized to for evaluation, as in the paper's proxy. None leaves each at its own
+            size, which needs a batch size of 1.
+        crop: Side of the square that each access crops anew for training: 128 in the paper's proxy, 512 in its retraining.
     """
 
-    def __init__(self, source: ImageSource, side: int | None = None) -> None:
-        self.source = source
-        self.side = side
+    def __init__(self, source: ImageSource, side: int | None = None, *, crop: int | None = None) -> None:
+        self.source, self.side = source, side
+        self._augment = None if crop is None else v2.Compose([RandomScaledCrop(crop), v2.RandomHorizontalFlip()])
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image, mask = self.source.pair(index)
-        if self.side is not None:
+        if self._augment is not None:
+            image, mask = self._augment(tv_tensors.Image(image), tv_tensors.Mask(mask))
+        elif self.side is not None:
             image, mask = resize(image, mask, self.side, self.side)
-        return normalise(image), mask.long()
+        return normalise(image.as_subclass(Tensor)), mask.as_subclass(Tensor).long()
 
 
 def normalise(image: Tensor) -> Tensor:
