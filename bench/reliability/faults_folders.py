@@ -47,7 +47,7 @@ class Trial:
     drivers: int = 0
     lost: int = 0
     in_log: int = 0
-    """Trainings that only a log held which was taken away; they are trained again."""
+    """Trainings that at most a log held which was taken away; they are trained again."""
 
     @property
     def trace(self) -> Path:
@@ -128,7 +128,6 @@ def _move(trial: Trial) -> None:
 
 def _remove_log(trial: Trial) -> None:
     driver = trial.begin()
-    before = committed(trial.directory)
     (trial.directory / LOG).unlink(missing_ok=True)
     # Another reader makes a log of its own.
     with suppress(RunError, RequestError):
@@ -136,7 +135,8 @@ def _remove_log(trial: Trial) -> None:
     if trial.rng.random() < 0.5:
         os.kill(driver, signal.SIGKILL)
     trial.expect(driver, REFUSED, 0, -signal.SIGKILL)
-    trial.in_log = (before - committed(trial.directory)).total()
+    # The driver may have written to the log that it held open; one training may have been interrupted, as everywhere.
+    trial.in_log = max(0, (begun(trial.trace) - committed(trial.directory)).total() - 1)
     trial.complete(trial.directory)
 
 

@@ -87,7 +87,7 @@ def test_two_tasks_import_their_own_modules_also_while_they_train(workers, folde
         found = autoloss.search(f"{folder}/task.py:task", directory=directory, **asked)
         assert found.settings.title == folder.name
         assert found.best.score == pytest.approx(score)
-        longer = autoloss.resume(directory, evaluations=2, workers=workers, final=False)
+        longer = autoloss.resume(directory, evaluations=2, workers=0, final=False)
         assert longer.best.score == pytest.approx(score)
     assert sys.path == path
     assert not {"neighbour", "later", "package", "package.inner"} & (set(sys.modules) - modules)
