@@ -244,9 +244,7 @@ def _correlate(rows: Sequence[Mapping[str, Any]], kind: str, place: str) -> dict
 
 def _compare_schedules(kind: str, path: Path, end: float, arguments: Any) -> dict[str, Any]:
     with gzip.open(RESULTS / "lossbench.csv.gz", "rt", encoding="utf-8") as file:
-        rows_of_task = [row for row in csv.DictReader(file) if row["task"] == TABLES[kind] and row["whole_1"]]
-    # Several searches found some of them.
-    table = list({row["formula"]: row for row in rows_of_task}.values())
+        table = [row for row in csv.DictReader(file) if row["task"] == TABLES[kind] and row["whole_1"]]
     table.sort(key=lambda row: float(row["whole_1"]))
     # Half of the table learns nothing; the places are spread evenly over the rest.
     table = table[len(table) // 2 :]
