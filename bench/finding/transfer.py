@@ -38,6 +38,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import Configuration, StepRule
 from autoloss.space.activated import ActivatedBranch
+from autoloss.space.loss_text import add_factor
 from autoloss.tasks.factory import make_recipe
 from autoloss.tasks.segmentation.digits import CLASSES, DigitsOptions, SmallSegmenter, compose_scenes
 from autoloss.tasks.segmentation.metrics import make_metrics
@@ -253,7 +254,7 @@ def _compare_schedules(kind: str, path: Path, end: float, arguments: Any) -> dic
     rows: list[dict[str, Any]] = []
     for row in chosen:
         loss, plain = (
-            f"{float(row['factor']):.3g} * {row['formula']}",
+            add_factor(row["formula"], float(row["factor"])),
             Training(seed=training_seeds(0, "transfer", 1)[0]),
         )
         try:
