@@ -186,16 +186,15 @@ def _count_standings(standings: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_ablation() -> dict[str, str]:
-    parts = {name: _read(name) for name in ("ablation", "ablation_digits")}
+    parts = {name: _read(name) for name in ("ablation", "ablation_digits", "ablation_det")}
     rows = [row for part in parts.values() for row in part["rows"]]
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    cells = {(row["arm"], row["task"]): tuple(_write_arm(row)) for row in rows}
-    head = ("arm", *(cell for task in tasks for cell in (f"{task}: explored/trained", "five best/chosen")))
+    cells = {(row["arm"], row["task"]): _write_arm(row) for row in rows}
     arms = dict.fromkeys(row["arm"] for row in rows)
-    table = [(arm, *(cell for task in tasks for cell in cells.get((arm, task), ("–", "–")))) for arm in arms]
+    table = [(arm, *(cells.get((arm, task), "–") for task in tasks)) for arm in arms]
     early = {row["arm"]: _write_score(row["course"][0][1], 2) for row in parts["ablation_digits"]["rows"]}
     return {
-        "ablation_table": _write_table(head, table),
+        "ablation_table": _write_table(("arm", *tasks), table),
         "early_paper": early["+ stop (the paper's)"],
         "early_shelf": early["+ shelf, sums"],
         "early_memory": early["+ memory"],
@@ -203,9 +202,9 @@ def _list_ablation() -> dict[str, str]:
     }
 
 
-def _write_arm(row: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{row['explored']:,.0f}/{row['trainings']:.0f}"
-    yield "/".join(_write_score(row[key]) for key in ("top", "chosen_by_mean"))
+def _write_arm(row: Mapping[str, Any]) -> str:
+    scores = (_write_score(row[key]) for key in ("top", "chosen_by_mean"))
+    return " ".join([f"{row['explored']:,.0f}/{row['trainings']:.0f}", "/".join(scores)])
 
 
 def _list_transfer() -> dict[str, str]:
