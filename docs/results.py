@@ -17,6 +17,8 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE.parent / "bench" / "results", HERE / "results.md"
 TEMPLATE = HERE / "results_template.txt"
+LOSSES = 8
+"""Losses that a rank correlation is of, at least."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -209,25 +211,26 @@ def _write_arm(row: Mapping[str, Any]) -> str:
 
 def _list_transfer() -> dict[str, str]:
     found = _read("transfer")
-    rows = [
-        (one["kind"], one["place"], str(one["losses"]), _write_score(one["correlation"], 2))
-        for one in found["agreement"]
-        if one["losses"]
+    # A place that time allowed few losses in orders nothing.
+    shown = [one for one in found["agreement"] if one["losses"] >= LOSSES]
+    best = []
+    for one in shown:
+        here = [row for row in found["rows"] if all(row[key] == one[key] for key in ("kind", "place"))]
+        best.append(max((row for row in here if row["mean"] is not None), key=lambda row: row["mean"]))
+    orders = [
+        f"{one['kind']} {_write_score(one['correlation'], 2)} [{_write_score(one['low'], 2)}, {_write_score(one['high'], 2)}]"
+        for one in found["order"]
     ]
-    order = found["order"][0]
-    best = {}
-    for place in dict.fromkeys(row["place"] for row in found["rows"]):
-        here = [row for row in found["rows"] if row["place"] == place and row["mean"] is not None]
-        best[place] = max(here, key=lambda row: row["mean"])
+    cells = {(one["kind"], one["place"]): _write_score(one["correlation"], 2) for one in shown}
+    kinds, places = (list(dict.fromkeys(key[part] for key in cells)) for part in (0, 1))
+    rows = [[kind, *(cells.get((kind, place), "–") for place in places)] for kind in kinds]
     return {
-        "transfer_table": _write_table(("task", "elsewhere", "losses", "rank correlation with home"), rows),
+        "transfer_table": _write_table(("task", *places), rows),
         "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
-        "transfer_found_best": str(sum(row["origin"] == "found" for row in best.values())),
+        "transfer_found_best": str(sum(row["origin"] == "found" for row in best)),
         "transfer_places": str(len(best)),
-        "order_losses": str(order["losses"]),
-        "order_correlation": _write_score(order["correlation"], 2),
-        "order_low": _write_score(order["low"], 2),
-        "order_high": _write_score(order["high"], 2),
+        "order_losses": str(found["order"][0]["losses"]),
+        "order_correlations": ", ".join(orders),
     }
 
 

@@ -69,11 +69,12 @@ class BalancedTask(Task):
         return Scored(-abs(math.log(norms["amount"] / norms["kind"])), {}, ((1, 0.0),))
 
 
-def search(task: Task, path: Path, **settings) -> tuple[autoloss.Search, list[str]]:
+def search(task: Task, path: Path, start: Sequence[str] = (), **settings) -> tuple[autoloss.Search, list[str]]:
     said: list[str] = []
     found = autoloss.search(
         task,
         evaluations=20,
+        start=start,
         workers=0,
         final=False,
         directory=path,
@@ -128,6 +129,14 @@ def test_a_search_starts_from_the_known_loss_of_several_branches_that_is_ahead(t
     assert standard.count("square") == 2
     assert "square(add(p" not in joined
     assert "baseline/mse" not in found.settings.start[1].label
+
+
+def test_the_known_loss_takes_no_given_loss_away(tmp_path):
+    given = [f"low: abs(add(p, neg(mul(y, {one})))); high: square(p)" for one in ("1", "add(1, 1)")]
+    found, _ = search(TwoAmountsTask(), tmp_path / "run", start=given, **{"evolution.initial": 2})
+    labels = [one.label for one in found.settings.start]
+    assert [labels[0], labels[2]] == given
+    assert len(labels) == found.configuration.evolution.initial == 3
 
 
 def test_a_standard_loss_that_is_not_behind_keeps_its_balance(tmp_path):

@@ -228,7 +228,9 @@ def follow_known_loss(
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())
     losses = losses and _put_second([one.loss for one in promising], losses, evaluator)
     changes = {"search.learning_rate": best.learning_rate, "search.weights": named}
-    changes["evolution.start"] = tuple(map(str, losses))
+    # Those that a user gave may be as many as there is room for.
+    initial = max(evaluator.configuration.evolution.initial, len(losses))
+    changes |= {"evolution.start": tuple(map(str, losses)), "evolution.initial": initial}
     return evaluator.changed(evaluator.configuration.changed(changes)), losses
 
 
@@ -238,7 +240,7 @@ def _put_second(known: Sequence[str], losses: Mapping[Loss, str], evaluator: Eva
         with suppress(RequestError):
             own, _ = parse_starting_losses([NamedLoss(text)], evaluator.task, evaluator.operators, 1)
             first, *others = losses.items()
-            return dict([first, *own.items(), *others][: evaluator.configuration.evolution.initial])
+            return dict([first, *own.items(), *others])
     return losses
 
 
