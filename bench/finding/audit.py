@@ -4,10 +4,11 @@ python bench/finding/audit.py --out bench/results/audit.json                    
 python bench/finding/audit.py --tasks worst-digit tabular:f1:data=wine --seeds 1    some tasks
 python bench/finding/audit.py --minutes 0 --out bench/results/audit.json            the table of what is done
 
-For each task, searches with several seeds end as they do for anybody: with a recommendation. In three columns, the recipe's own
-optimiser, one norm of the gradient and AdamW, the recommended loss, the loss found, the standard loss (with several branches also
-with more weight on the classes), the baselines that fit (`comparison/baselines.py`) and the losses of the shelf are trained at
-the best learning rate of one grid there; the best `RIVALS` on the valid split go to the test split, with new training seeds.
+For each task, searches with several seeds end as they do for anybody: with a recommendation. In three columns, the recipe's
+own optimiser, one norm of the gradient and AdamW (plain SGD where the recipe has Adam), the recommended loss, the loss found,
+the standard loss (with several branches also with more weight on the classes), the baselines that fit
+(`comparison/baselines.py`) and the losses of the shelf are trained at the best learning rate of one grid there; the best
+`RIVALS` on the valid split go to the test split, with new training seeds.
 `standing` compares the recommended loss with the best of the others but the found one, `standard_standing` with the standard
 loss: above or below where p < 0.05 over seeds and examples, with Holm's correction for the number of losses in the first, else
 equal. A gain over the standard loss counts as a loss's where it holds in all three columns (not where a task takes its own
@@ -53,7 +54,7 @@ from autoloss.settings import Configuration, StepRule
 from autoloss.store.store import Store, lock_run
 from digits import FEW
 from output import Figure, emit, parse_arguments
-from problems import make_worst_digit
+from problems import SGD, make_worst_digit
 from searches import EVOLUTION, make_search_parser, searched, tell
 
 QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
@@ -68,6 +69,8 @@ QUICK_SEARCH = {
 RIVALS = 4
 """Known losses besides the standard one that are measured on the test split."""
 COLUMNS: Sequence[StepRule] = ("recipe", "one_norm", "adamw")
+SGD_COLUMNS: Mapping[str, StepRule] = {"sgd": "recipe", "one_norm": "one_norm"}
+"""Columns beside the recipe's of a task whose optimizer is Adam, and their step rules with SGD."""
 TABLES = (
     "data=breast_cancer_hard",
     "data=breast_cancer:label_noise=0.3:train_rows=150",
@@ -158,13 +161,13 @@ def _audit(spec: str, seed: int, folder: Path, arguments: argparse.Namespace) ->
     task = _make_task(spec, arguments.quick)
     settings = {**SEARCH, **(QUICK_SEARCH if arguments.quick else {})}
     search = searched(task, EVOLUTION, seed, folder / "search", arguments, settings=settings)
-    measured = _measure(task, search, folder.with_name("test"), arguments)
+    measured = _measure(spec, task, search, folder.with_name("test"), arguments)
     (folder / "done").touch()
     rows = [_describe(spec, seed, column, role, row) for column, found in measured.items() for role, row in found]
     return rows, [_stand(spec, seed, column, search, found) for column, found in measured.items()]
 
 
-def _make_task(spec: str, quick: bool) -> autoloss.Task:
+def _make_task(spec: str, quick: bool, **changes: Any) -> autoloss.Task:
     name, *rest = spec.split(":")
     if any("=" not in option for option in rest[1:]):
         raise RequestError(f"--tasks takes name[:metric[:option=value…]], like digits-seg:miou; found {spec!r}.")
@@ -172,7 +175,7 @@ def _make_task(spec: str, quick: bool) -> autoloss.Task:
         return make_worst_digit(quick)
     options = dict(option.split("=", 1) for option in rest[1:])
     metric = {"metric": rest[0]} if rest else {}
-    return autoloss.tasks.get(name, **metric, **{**(QUICK.get(name, {}) if quick else {}), **options})
+    return autoloss.tasks.get(name, **metric, **{**(QUICK.get(name, {}) if quick else {}), **options, **changes})
 
 
 class Told(Record):
@@ -189,9 +192,24 @@ class Told(Record):
 
 
 def _measure(
-    task: autoloss.Task, search: Search, folder: Path, arguments: argparse.Namespace
+    spec: str, task: autoloss.Task, search: Search, folder: Path, arguments: argparse.Namespace
 ) -> dict[str, list[tuple[str, Row]]]:
     """Train what is recommended, what was found and the baselines in each column; return column → (role, row)."""
+    if "one_norm" in task.step_rules:
+        return _measure_columns(task, search, {rule: rule for rule in COLUMNS}, folder, arguments)
+    plain = _measure_columns(task, search, {"recipe": "recipe"}, folder, arguments)
+    sgd = _make_task(spec, arguments.quick, **SGD)
+    # A store of its own: the jobs are the same.
+    return plain | _measure_columns(sgd, search, SGD_COLUMNS, folder.with_name("test-sgd"), arguments)
+
+
+def _measure_columns(
+    task: autoloss.Task,
+    search: Search,
+    columns: Mapping[str, StepRule],
+    folder: Path,
+    arguments: argparse.Namespace,
+) -> dict[str, list[tuple[str, Row]]]:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         lock_run(folder),
@@ -200,14 +218,13 @@ def _measure(
     ):
         record = Told(dispatcher, store, task.name)
         return {
-            column: _measure_column(task, search, column, record, arguments.test_seeds)
-            for column in COLUMNS
-            if column in task.step_rules
+            column: _measure_column(task, search, rule, record, arguments.test_seeds)
+            for column, rule in columns.items()
         }
 
 
 def _measure_column(
-    task: autoloss.Task, search: Search, column: StepRule, record: Record, seeds: int
+    task: autoloss.Task, search: Search, rule: StepRule, record: Record, seeds: int
 ) -> list[tuple[str, Row]]:
     recommended = search.recommendation
     roles = {one.loss: "standard" if place == 0 else "baseline" for place, one in enumerate(_list_known(task))}
@@ -215,7 +232,7 @@ def _measure_column(
         roles[search.best.formula] = "found"
     threshold = recommended is not None and bool(recommended.recipe.get("tuned_threshold"))
     entrants = [
-        Entrant(loss, loss, baseline=role != "found", step_rule=column, tuned_threshold=threshold)
+        Entrant(loss, loss, baseline=role != "found", step_rule=rule, tuned_threshold=threshold)
         for loss, role in roles.items()
     ]
     classes = tuple((name, WEIGHT) for name, one in task.branches.items() if one.predicts_probabilities)
@@ -223,7 +240,7 @@ def _measure_column(
         entrants.append(replace(entrants[0], weights=classes))
     if recommended is not None and not any(_is_recommended(one, search) for one in entrants):
         loss, weights = recommended.loss, _read_weights(search)
-        entrants.append(Entrant(loss, loss, step_rule=column, tuned_threshold=threshold, weights=weights))
+        entrants.append(Entrant(loss, loss, step_rule=rule, tuned_threshold=threshold, weights=weights))
     tuned = tune_learning_rates(entrants, task, 0, record)
     others = sort_by_mean([row for row in tuned if roles.get(row.entrant.loss) == "baseline"])[RIVALS:]
     left = {row.entrant for row in others if not _is_recommended(row.entrant, search)}
@@ -312,7 +329,7 @@ def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     searches = list(dict.fromkeys((one["task"], one["search_seed"]) for one in standings))
     chosen = [one for one in standings if one["is_recommended_recipe"]]
     by_search = {key: [one for one in standings if (one["task"], one["search_seed"]) == key] for key in searches}
-    # A task that takes its own optimiser alone shows nothing of the others.
+    # What one column shows is not a loss's gain yet.
     everywhere = [part for part in by_search.values() if len(part) == len(COLUMNS)]
     origins = Counter(one["origin"] for one in chosen)
     places = Counter(one["standing"] for one in chosen)

@@ -44,7 +44,7 @@ from autoloss.tasks.segmentation.digits import CLASSES, DigitsOptions, SmallSegm
 from autoloss.tasks.segmentation.metrics import make_metrics
 from autoloss.training.training import Training
 from output import Figure, emit, make_parser, parse_arguments
-from problems import FEW
+from problems import FEW, FEW_OF_DETECTION, SGD
 from searches import tell
 from sharing import Cache, OutOfTime, SharedRunner
 
@@ -89,6 +89,19 @@ def _vary(make: Callable[[bool], autoloss.Task]) -> dict[str, Place]:
     return {HOME: Place(make), "AdamW": Place(make, "adamw"), "four times longer": Place(make, length=LONGER)}
 
 
+def _vary_adam(name: str, few: Mapping[str, int]) -> dict[str, Place]:
+    """Return the places of a task whose optimizer is Adam."""
+
+    def make(is_few: bool, **options: Any) -> autoloss.Task:
+        return autoloss.tasks.get(name, **options, **(few if is_few else {}))
+
+    return {
+        HOME: Place(make),
+        "one norm": Place(functools.partial(make, **SGD), "one_norm"),
+        "four times longer": Place(make, length=LONGER),
+    }
+
+
 def _make_table(few: bool, **options: Any) -> autoloss.Task:
     chosen = {"data": "breast_cancer_hard", **options, **({"steps": 20} if few else {})}
     return autoloss.tasks.get("tabular", metric="f1", **chosen)
@@ -109,15 +122,9 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
         **_vary(_make_segmentation),
         "one norm": Place(_make_segmentation, "one_norm"),
     },
-    "poses": _vary(
-        lambda few: autoloss.tasks.get("figures-pose", **({"train": 32, "valid": 8, "test": 8} if few else {}))
-    ),
-    "detection": _vary(
-        lambda few: autoloss.tasks.get("digits-det", **({"train": 16, "valid": 8, "test": 8} if few else {}))
-    ),
-    "instances": _vary(
-        lambda few: autoloss.tasks.get("digits-ins", **({"train": 16, "valid": 8, "test": 8} if few else {}))
-    ),
+    "poses": _vary_adam("figures-pose", {"train": 32, "valid": 8, "test": 8}),
+    "detection": _vary_adam("digits-det", FEW_OF_DETECTION),
+    "instances": _vary_adam("digits-ins", FEW_OF_DETECTION),
 }
 PUBLISHED: Mapping[str, Sequence[str]] = {
     "table": ("seg/miou", "seg/fwiou", "seg/gacc", "seg/macc", "seg/biou", "seg/bf1"),
@@ -130,8 +137,9 @@ PUBLISHED: Mapping[str, Sequence[str]] = {
 BY_HAND: Mapping[str, Sequence[str]] = {
     "table": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/focal"),
     "segmentation": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/asl_miou"),
+    "poses": ("baseline/huber", "shelf/absolute_error", "shelf/pseudo_huber", "shelf/cauchy", "shelf/weighted_squares"),
 }
-HOMES = {"table": "tabular:f1:data=breast_cancer_hard", "segmentation": "digits-seg:miou"}
+HOMES = {"table": "tabular:f1:data=breast_cancer_hard", "segmentation": "digits-seg:miou", "poses": "figures-pose"}
 """Kind → the row of the audit whose searches found losses on the home set."""
 TABLES = {"table": "tabular-f1", "segmentation": "worst-digit"}
 """Kind → the task of the table of trained losses whose losses are trained under two schedules."""
