@@ -47,7 +47,7 @@ def task(learning_rate: float = 0.002, **others) -> SupervisedTask:
     )
 
 
-def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder | None, Record]:
+def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder, Record]:
     evaluator = Evaluator(made, {}, Configuration())
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher, store)
@@ -56,7 +56,6 @@ def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tu
 
 def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
     ladder, _ = climb(task(), 24)
-    assert ladder is not None
     assert ladder.best is not None
     assert ladder.given is not None
     assert ladder.best.mean > ladder.given.mean + 0.1
@@ -70,7 +69,6 @@ def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
 @pytest.mark.parametrize(("learning_rate", "budget"), [(0.002, 16), (0.002, 24), (0.3, 16), (0.02, 20)])
 def test_the_best_and_the_recipe_as_given_are_trained_on_several_seeds(learning_rate, budget):
     ladder, _ = climb(task(learning_rate), budget)
-    assert ladder is not None
     assert ladder.best is not None
     assert ladder.given is not None
     assert min(len(ladder.best.scores), len(ladder.given.scores)) >= 2
@@ -79,7 +77,6 @@ def test_the_best_and_the_recipe_as_given_are_trained_on_several_seeds(learning_
 @pytest.mark.parametrize("budget", [2, 5, 8, 24])
 def test_it_spends_no_more_than_its_budget_and_always_trains_the_recipe_as_given(budget: float):
     ladder, _ = climb(task(), budget)
-    assert ladder is not None
     assert ladder.spent <= budget
     assert ladder.given is not None
     assert ladder.given.fidelity == 1
@@ -91,13 +88,11 @@ def test_where_no_short_training_finds_the_rare_class_rates_are_compared_at_a_tu
     train, valid = (rows(seed, 96, distance=0.5) for seed in (0, 1))
     hardly = SupervisedTask(lambda: nn.Linear(3, 2), train, valid, "softmax", f1, recipe=recipe)
     ladder, _ = climb(hardly, 24)
-    assert ladder is not None
     assert {one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold} >= {0.3, 1.0, 3.0}
     # Nothing is spent on the others.
     assert len([one for one in ladder.rungs if not one.entrant.tuned_threshold]) <= 3
     # Where a short training does find it, the threshold is tuned for the best alone.
     ladder, _ = climb(task(0.3), 24)
-    assert ladder is not None
     assert len({one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}) <= 2
 
 
@@ -107,7 +102,6 @@ def test_short_trainings_that_mostly_score_the_same_are_repeated_at_a_tuned_thre
     monkeypatch.setattr(SupervisedTask, "constant_score", lambda task: -1.0)
     monkeypatch.setattr(climbing._Climb, "score", lambda self, one: scores[self.tried.index(one) % len(scores)])
     ladder, _ = climb(task(0.3), 24)
-    assert ladder is not None
     rates = {one.entrant.learning_rate for one in ladder.rungs if one.entrant.tuned_threshold}
     assert (rates >= {0.3, 1.0, 3.0}) == tried
 
@@ -128,7 +122,6 @@ def test_rates_without_a_score_are_not_tried_again_at_a_tuned_threshold():
     ladder, _ = climb(
         SupervisedTask(lambda: nn.Linear(3, 2), train, valid, "softmax", undefined, recipe=Recipe(epochs=16)), 24
     )
-    assert ladder is not None
     assert ladder.highest is None
     assert not any(rung.entrant.tuned_threshold for rung in ladder.rungs)
 
@@ -144,7 +137,6 @@ def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):
 
 def test_it_comes_back_from_plain_values():
     ladder, _ = climb(task(), 2)
-    assert ladder is not None
     assert Ladder.from_dict(ladder.to_dict()) == ladder
 
 
@@ -172,7 +164,6 @@ def test_a_budget_for_the_recipe_alone_is_not_called_a_comparison():
 def test_a_task_without_a_standard_loss_has_nothing_to_tune():
     made = SupervisedTask(lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1)
     made.standard = {}
-    assert climb(made, 8)[0] is None
     with pytest.raises(RequestError, match="standard"):
         autoloss.tune(made, workers=0)
 
@@ -273,7 +264,6 @@ def test_branch_weights_are_tried_whole_where_short_trainings_tell_only_who_begi
     evaluator = Evaluator(Shortened(), {}, Configuration())
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         ladder = climb_ladder(evaluator, 0, 8, Told(dispatcher))
-    assert ladder is not None
     assert ladder.best is not None
     first = next(one for one in trained if one.scale.get("kind", 1.0) > 1)
     assert (first.fidelity == 1) is (growth > 0.5)
@@ -290,7 +280,6 @@ def test_a_weight_without_a_branch_or_a_factor_is_refused(text):
 
 def test_it_goes_on_beyond_the_grid_while_the_best_rate_is_at_its_end():
     ladder, _ = climb(task(learning_rate=0.0002), 24)
-    assert ladder is not None
     assert {30.0, 90.0} <= {rung.entrant.learning_rate for rung in ladder.rungs}
     assert ladder.best.mean > 0.4
 

@@ -121,6 +121,8 @@ def test_wrong_formats_and_libraries_are_refused(tmp_path):
         autoloss.export("p", tmp_path / "a.py", library="sklearn")
     with pytest.raises(RequestError, match="lightgbm needs a Python file; found the format latex"):
         autoloss.export("p", tmp_path / "a.tex", library="lightgbm")
+    with pytest.raises(RequestError, match=r"path is '2'; expected a file name that ends in \.py, \.tex, \.json"):
+        autoloss.export("p", "2")
     forms = {"a": BranchForm(), "b": BranchForm()}
     with pytest.raises(RequestError, match="branches a, b; an objective for boosting is for one"):
         to_objective(Loss({"a": "p", "b": "p"}), forms, "lightgbm", title="A loss", facts={})

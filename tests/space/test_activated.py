@@ -187,7 +187,7 @@ def test_shapes_that_do_not_fit_are_refused(prediction, target):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_class_indices_of_another_type_are_refused(dtype):
-    with pytest.raises(RequestError, match="integer class indices"):
+    with pytest.raises(RequestError, match=r"as integers: target\.long\(\)"):
         CE.criterion()(torch.zeros(4, 5), torch.zeros(4, dtype=dtype))
 
 
@@ -204,6 +204,14 @@ def test_a_class_that_is_no_channel_is_refused(wrong, ignore_index):
 def test_an_unknown_option_is_refused_with_what_is_known(options):
     with pytest.raises(RequestError, match="; expected '"):
         CE.criterion(**options)
+
+
+@pytest.mark.parametrize("target", [[0, 1], np.array([0, 1]), None], ids=["list", "array", "none"])
+def test_a_criterion_is_called_with_tensors(target):
+    with pytest.raises(RequestError, match=r"The target is .*; expected a tensor: torch\.as_tensor\(target\)"):
+        CE.criterion()(torch.zeros(2, 3), target)
+    with pytest.raises(RequestError, match="The prediction is a list"):
+        CE.criterion()([[0.0, 1.0]], torch.zeros(1, dtype=torch.long))
 
 
 def test_a_loss_of_several_branches_has_no_criterion_of_its_own():

@@ -49,22 +49,19 @@ CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
 _WEIGHTED = {name for names in CLASS_WEIGHTS.values() for name in names}
 
 
-def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record) -> Ladder | None:
+def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record) -> Ladder:
     """Race what an expert would try with the task's standard loss, on the valid split.
 
     What is tried follows from the task, the budget and the recorded trainings alone.
 
     Args:
+        evaluator: Of a task that names a standard loss for every branch.
         seed: The run's.
-        budget: Training equivalents that may be spent.
-
-    Returns:
-        None where the task names no standard loss for every branch, or the budget is too small to compare anything.
+        budget: Training equivalents that may be spent, at least `LEAST_BUDGET`.
     """
     task = evaluator.task
     given = standard_entrant(task)
-    if given is None or budget < LEAST_BUDGET:
-        return None
+    assert given is not None
     reserve = min(max(budget / 4, RESERVE[0]), RESERVE[1])
     climb = _Climb(given.loss, training_seeds(seed, LADDER, LADDER_SEEDS), budget, reserve, record)
     first = choose_first_share(task, FIRST_SHARE)
@@ -199,8 +196,7 @@ def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
         most: Number of trainings at most.
     """
     rules = [rule for rule in task.step_rules if rule in RULES]
-    rates = LEARNING_RATES if task.tunes_learning_rate else (1.0,)
-    near = NEAR_RATES if task.tunes_learning_rate else (1.0,)
+    rates, near = (LEARNING_RATES, NEAR_RATES) if task.tunes_learning_rate else ((1.0,), (1.0,))
     few = [rule for rule in rules if rule in ("recipe", "one_norm")]
     for chosen, factors in ((rules, rates), (rules, near), (few, near), (rules[:1], near)):
         if len(chosen) * len(factors) <= most:

@@ -117,11 +117,12 @@ def prepare_search(
     say = drive.say
     if evaluator.configuration.ladder.share:
         evaluator = settle_length(evaluator, drive.machines, say)
-    ladder, resolution = _climb_ladder(evaluator, settings, drive)
-    if ladder is not None:
+    ladder = None
+    if evaluator.configuration.ladder_trainings >= LEAST_BUDGET and evaluator.has_standard:
+        floor = Floor(settings.untrained, evaluator.measure_constant(), ideal=evaluator.measure_ideal())
+        ladder, resolution = _climb_ladder(evaluator, floor, settings.final, drive)
         for text in ladder.describe():
             say(text)
-        floor = _measure_floor(evaluator, settings)
         check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
         evaluator = follow_ladder(evaluator, ladder, resolution)
         if len(evaluator.task.branches) > 1 and not _is_chosen(settings.configuration.search):
@@ -351,23 +352,16 @@ def describe_tries(task: Task, budget: float) -> str:
     return f"Tuning the standard loss: {', '.join(tried)}; at most {budget:.3g} whole trainings.{fixed}"
 
 
-def _climb_ladder(evaluator: Evaluator, settings: RunSettings, drive: Drive) -> tuple[Ladder | None, Resolution | None]:
+def _climb_ladder(evaluator: Evaluator, floor: Floor, final: bool, drive: Drive) -> tuple[Ladder, Resolution | None]:
     """Tune the standard loss; trainings from before an interruption are reused."""
     task, configuration, say = evaluator.task, evaluator.configuration, drive.say
     budget = configuration.ladder_trainings
-    if budget < LEAST_BUDGET or not evaluator.has_standard:
-        return None, None
     say(f"{describe_tries(task, budget)} To leave this out: --set ladder.share=0")
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
         ladder = climb_ladder(evaluator, configuration.seed, budget, record)
     resolution = measure_resolution(record.outcomes)
     if resolution is not None:
-        say(resolution.describe(_measure_floor(evaluator, settings).measure_gain(ladder and ladder.highest)))
-    after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0
-    drive.forecast.expect(after, record.outcomes)
+        say(resolution.describe(floor.measure_gain(ladder.highest)))
+    drive.forecast.expect(count_equivalents(configuration.final, task, ladder) if final else 0.0, record.outcomes)
     return ladder, resolution
-
-
-def _measure_floor(evaluator: Evaluator, settings: RunSettings) -> Floor:
-    return Floor(settings.untrained, evaluator.measure_constant(), ideal=evaluator.measure_ideal())

@@ -366,7 +366,7 @@ def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | No
     return f"; at {share:g} of the schedule {'no score' if score is None else f'score {score:.4f}'}"
 
 
-def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution | None]:
+def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder, Resolution | None]:
     """Climb the ladder as a short search does; return it with what the valid split can tell."""
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, join_names, quote, unknown
 from autoloss.files import write_text
 from autoloss.formulas.objective_file import LIBRARIES, to_objective
 from autoloss.formulas.python_file import check_forms, clean_text, to_python
@@ -65,7 +65,8 @@ def export(
     """
     file = Path(path)
     if file.suffix not in SUFFIXES:
-        raise unknown("format with the suffix", file.suffix, SUFFIXES)
+        known = join_names(list(SUFFIXES))
+        raise RequestError(f"path is {quote(path)}; expected a file name that ends in {known}.", argument="path")
     to = choose_format(SUFFIXES[file.suffix], library)
     if file.exists():
         raise RequestError(f"{file} exists already. Name another file.", argument="path")

@@ -322,6 +322,4 @@ def tune(
 
     with start_workers(evaluator, machines) as dispatcher:
         record = Record(dispatcher, observe=tell)
-        ladder = climb_ladder(evaluator, seed, trainings, record)
-    assert ladder is not None
-    return ladder
+        return climb_ladder(evaluator, seed, trainings, record)

@@ -101,9 +101,11 @@ class ActivatedBranch(Branch):
         activated = activate(spatial(prediction), self.activation)
         target = self.encode_target(context["target"], activated.shape[1])
         if target.shape != activated.shape:
+            given = context["target"]
+            cast = ": target.long()" if given.ndim == prediction.ndim - 1 else ""
             raise RequestError(
-                f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's {tuple(prediction.shape)}: "
-                "expected integer class indices without the channels, the second dimension, or the same shape."
+                f"The target's shape {tuple(given.shape)} does not fit the prediction's {tuple(prediction.shape)}: expected the "
+                f"same shape, or class indices without the channels, the second dimension, as integers{cast}."
             )
         return {"y": target.to(activated.dtype), "p": activated}
 

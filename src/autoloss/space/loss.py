@@ -347,8 +347,11 @@ class LossModule(nn.Module):
             target: Class indices without the channel dimension, or values of the prediction's shape.
 
         Raises:
-            RequestError: Shapes do not fit, or a class index is out of range.
+            RequestError: Shapes or types do not fit, or a class index is out of range.
         """
+        for name, found in (("prediction", prediction), ("target", target)):
+            if not isinstance(found, Tensor):
+                raise RequestError(f"The {name} is {name_kind(found)}; expected a tensor: torch.as_tensor({name}).")
         return self._loss(prediction, {"target": fitting(target, prediction)})
 
     def extra_repr(self) -> str:
