@@ -350,7 +350,7 @@ class LossModule(nn.Module):
             RequestError: Shapes or types do not fit, or a class index is out of range.
         """
         for name, found in (("prediction", prediction), ("target", target)):
-            if not isinstance(found, Tensor):
+            if not torch.is_tensor(found):
                 raise RequestError(f"The {name} is {name_kind(found)}; expected a tensor: torch.as_tensor({name}).")
         return self._loss(prediction, {"target": fitting(target, prediction)})
 
