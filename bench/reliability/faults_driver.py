@@ -210,12 +210,15 @@ def forked(work: Callable[[], None], variables: Mapping[str, str] = {}, output: 
 
 def waited(process: int, kill_after: float | None = None, patience: float = PATIENCE_SECONDS) -> int:
     """Wait for a process, and kill it when its time is up; returns its exit code, negative for a signal."""
-    end = time.monotonic() + (patience if kill_after is None else kill_after)
-    while time.monotonic() < end:
+    left, looked = patience if kill_after is None else kill_after, time.monotonic()
+    while left > 0:
         found, status = os.waitpid(process, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
+        # A machine that stood still for minutes gave the process no time either.
+        now = time.monotonic()
+        left, looked = left - min(now - looked, 1.0), now
     os.kill(process, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
