@@ -54,10 +54,16 @@ from autoloss.settings import Configuration, StepRule
 from autoloss.store.store import Store, lock_run
 from digits import FEW
 from output import Figure, emit, parse_arguments
-from problems import SGD, make_worst_digit
+from problems import FEW_OF_DETECTION, FEW_OF_POSES, SGD, make_worst_digit
 from searches import EVOLUTION, make_search_parser, searched, tell
 
-QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "digits-seg": FEW,
+    "figures-pose": FEW_OF_POSES,
+    "digits-det": FEW_OF_DETECTION,
+    "digits-ins": FEW_OF_DETECTION,
+    "tabular": {"steps": 20},
+}
 SEARCH = {"final.confirm": 5, "final.compare_seeds": 5}
 QUICK_SEARCH = {
     "final.confirm": 2,

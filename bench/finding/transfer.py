@@ -44,7 +44,7 @@ from autoloss.tasks.segmentation.digits import CLASSES, DigitsOptions, SmallSegm
 from autoloss.tasks.segmentation.metrics import make_metrics
 from autoloss.training.training import Training
 from output import Figure, emit, make_parser, parse_arguments
-from problems import FEW, FEW_OF_DETECTION, SGD
+from problems import FEW, FEW_OF_DETECTION, FEW_OF_POSES, SGD
 from searches import tell
 from sharing import Cache, OutOfTime, SharedRunner
 
@@ -122,7 +122,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
         **_vary(_make_segmentation),
         "one norm": Place(_make_segmentation, "one_norm"),
     },
-    "poses": _vary_adam("figures-pose", {"train": 32, "valid": 8, "test": 8}),
+    "poses": _vary_adam("figures-pose", FEW_OF_POSES),
     "detection": _vary_adam("digits-det", FEW_OF_DETECTION),
     "instances": _vary_adam("digits-ins", FEW_OF_DETECTION),
 }

@@ -15,6 +15,7 @@ FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 STEPS = 100
 """Steps of a training on a table that make it so small."""
 FEW_OF_DETECTION = {"train": 16, "valid": 8, "test": 8, "epochs": 1}
+FEW_OF_POSES = {"train": 32, "valid": 8, "test": 8, "epochs": 1}
 SGD = {"optimizer": "sgd", "learning_rate": 0.1}
 """Options of figures-pose and digits-det under which a training follows the size of the gradients, as with Adam it does not."""
 
