@@ -27,7 +27,7 @@ SEED ?= 0
 # Fewer scenes and a finale of little more than a minute: the usual one takes longer.
 FINALE := --set train=1280 --set final.confirm=2 --set final.finalists=2 --set final.finalist_seeds=1 --set final.compare_seeds=4
 demo: .venv/core
-	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: two to three minutes on two cores; it says how long."
+	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: three to four minutes on two cores; it says how long."
 	$(BIN)/autoloss search digits-seg --metric bf1 --evaluations 16 --seed $(SEED) $(FINALE)
 
 test: .venv/installed
