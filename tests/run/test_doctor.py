@@ -413,6 +413,13 @@ def test_check_says_what_a_search_does_by_itself_at_another_rate(elsewhere, caps
     assert "search.learning_rate" not in said
 
 
+def test_a_task_without_a_standard_loss_has_no_rates_to_try(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(TASK.format(change="recipe = Recipe(epochs=5)") + "task.standard = {}\n")
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--rates", *QUICK])
+    assert "not tried: the task names no standard loss" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("rate", "learns"), [(0.1, True), (1e4, False)])
 def test_a_recipe_that_learns_nothing_is_named_and_none_of_its_rates_advised(elsewhere, capsys, rate, learns):
     change = (

@@ -189,6 +189,9 @@ def test_shapes_that_do_not_fit_are_refused(prediction, target):
 def test_class_indices_of_another_type_are_refused(dtype):
     with pytest.raises(RequestError, match=r"as integers: target\.long\(\)"):
         CE.criterion()(torch.zeros(4, 5), torch.zeros(4, dtype=dtype))
+    # Of another number of rows, a cast does not help.
+    with pytest.raises(RequestError, match=r"as integers\.$"):
+        CE.criterion()(torch.zeros(4, 5), torch.zeros(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("wrong", [5, 6, -1])

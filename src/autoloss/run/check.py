@@ -220,7 +220,7 @@ def check(
         evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
         length = evaluator.configuration.search.length
         training, outcome = training * length, outcome + f" after 1/{length:g} of it" * (length > 1)
-    ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
+    ladder, resolution = _climb(evaluator, seed) if tried and evaluator.has_standard else (None, None)
     # In the order of a search, whose settings follow what the ladder found.
     evaluator = evaluator if ladder is None else follow_ladder(evaluator, ladder, resolution)
     evaluator = adapt(evaluator, notes.append, tuned=ladder is not None)

@@ -102,10 +102,10 @@ class ActivatedBranch(Branch):
         target = self.encode_target(context["target"], activated.shape[1])
         if target.shape != activated.shape:
             given = context["target"]
-            cast = ": target.long()" if given.ndim == prediction.ndim - 1 else ""
+            fits = given.is_floating_point() and given.shape == prediction[:, 0].shape
             raise RequestError(
                 f"The target's shape {tuple(given.shape)} does not fit the prediction's {tuple(prediction.shape)}: expected the "
-                f"same shape, or class indices without the channels, the second dimension, as integers{cast}."
+                f"same shape, or class indices without the channels, the second dimension, as integers{': target.long()' * fits}."
             )
         return {"y": target.to(activated.dtype), "p": activated}
 
