@@ -1,4 +1,4 @@
-"""With several branches, losses are compared at the rate and the balance of the known loss that is best there."""
+"""With several branches, or where nothing is learnt, losses are compared as the known loss that is best there is trained."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import autoloss
+from autoloss.errors import RunError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss_text import split_branches, split_factor
@@ -137,6 +138,36 @@ def test_the_known_loss_takes_no_given_loss_away(tmp_path):
     labels = [one.label for one in found.settings.start]
     assert [labels[0], labels[2]] == given
     assert len(labels) == found.configuration.evolution.initial == 3
+
+
+class OneAmountTask(TwoAmountsTask):
+    """The squared error learns nothing.
+
+    Args:
+        gain: What any other loss learns.
+    """
+
+    name = "one_amount"
+    standard = {"main": "baseline/mse"}
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self._gain = gain
+
+    def untrained(self, seed: int) -> float:
+        return 0.0
+
+    def train(self, criterion: Criterion, training: Training, execution=None, observe=None) -> Scored:
+        return Scored(2 * self._gain * super().train(criterion, training).score, {}, ((1, 0.0),))
+
+
+def test_a_search_goes_on_with_a_known_loss_where_the_standard_one_learns_nothing(tmp_path):
+    found, (text,) = search(OneAmountTask(1.0), tmp_path / "run")
+    assert "has 1.0000 on the valid split, the standard loss 0.0000" in text
+    assert "branches" not in text
+    assert found.history[1].outcome.score == 1
+    with pytest.raises(RunError, match=r"learns nothing in any of .* nor does a known loss that was tried: .* is 0"):
+        search(OneAmountTask(0.0), tmp_path / "other")
 
 
 def test_a_standard_loss_that_is_not_behind_keeps_its_balance(tmp_path):

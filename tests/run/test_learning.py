@@ -84,7 +84,9 @@ def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, optio
 
 def test_trainings_without_a_score_are_not_ahead_of_anything():
     ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 1.0, (None,)),), 2.0, "baseline/ce")
-    with pytest.raises(RunError, match="in any of 1 ways to train it: no training has a score; the untrained network"):
+    with pytest.raises(
+        RunError, match=r"in any of 1 ways .* was tried: no training has a score; the untrained network"
+    ):
         check_learning(ladder, floor_of(task()), task(), TaskReference("mine.py:task"), print)
 
 
@@ -129,8 +131,8 @@ def test_a_metric_that_a_constant_prediction_satisfies_is_named():
     pair = inputs, (inputs[:, 0] > -0.5).long()
     made = SupervisedTask(lambda: nn.Linear(4, 2), pair, pair, "softmax", closeness_of_shares, recipe=Recipe(epochs=4))
     said = "No prediction scores above that constant: the metric does not ask for what tells examples apart."
-    assert said in "\n".join(autoloss.check(made, settings=QUICK, rates=False).lines())
-    assert said not in "\n".join(autoloss.check(task(), settings=QUICK, rates=False).lines())
+    assert said in str(autoloss.check(made, settings=QUICK, rates=False))
+    assert said not in str(autoloss.check(task(), settings=QUICK, rates=False))
 
 
 def test_a_small_budget_has_room_for_weights_of_the_classes_in_the_ladder(tmp_path):

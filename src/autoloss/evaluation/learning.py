@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autoloss.evaluation.evaluator import Evaluator
 
 LITTLE = 0.05
-"""A training that gains no more of the way from the floor to the ideal score has learned next to nothing."""
+"""Share of the way from the floor to the ideal score that was learned, however uncertain a score is."""
 NOTHING_TO_LEARN = (
     "No prediction scores above that constant: the metric does not ask for what tells examples apart. "
     "Combine it with another."
@@ -47,7 +47,7 @@ class Floor:
         """
         return self.constant is not None and self.ideal is not None and self.constant >= self.ideal
 
-    def is_beaten(self, score: float | None, share: float = 0.0, noise: float = 0.0) -> bool:
+    def is_beaten(self, score: float | None, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.
 
         It is ahead of the untrained network, and either ahead of the best constant prediction or clearly behind it. A network that
@@ -56,27 +56,29 @@ class Floor:
 
         Args:
             score: None for trainings without one.
-            share: Of the way to the ideal score, by which it has to be ahead.
-            noise: Standard error of a score; one that is behind a constant has to lie between both by more.
+            noise: Standard error of a score; one that is ahead by no more needs `LITTLE` of the way to the ideal score as well, and
+                one that is behind a constant has to lie between both by more.
 
         >>> floor = Floor(0.1, 0.5, ideal=1.0)
-        >>> floor.is_beaten(0.51), floor.is_beaten(0.51, share=LITTLE), Floor(None, None).is_beaten(0.0)
+        >>> floor.is_beaten(0.51), floor.is_beaten(0.51, noise=0.02), Floor(None, None).is_beaten(0.0)
         (True, False, True)
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
         >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
         (False, True)
+        >>> floor.is_beaten(0.53, noise=0.02), floor.is_beaten(0.53, noise=0.1)
+        (True, True)
         """
-        if score is None or (self.untrained is not None and score <= self._raise(self.untrained, share)):
+        if score is None or (self.untrained is not None and score <= self._raise(self.untrained, noise)):
             return False
-        if self.constant is None or score > self._raise(self.constant, share):
+        if self.constant is None or score > self._raise(self.constant, noise):
             return True
         if self.untrained is None or score <= self.untrained + noise:
             return False
         return self.constant - score > max(noise, NEAR * (self.constant - self.untrained))
 
-    def _raise(self, floor: float, share: float) -> float:
-        return floor if self.ideal is None else floor + share * max(0.0, self.ideal - floor)
+    def _raise(self, floor: float, noise: float) -> float:
+        return floor if self.ideal is None else floor + min(noise, LITTLE * max(0.0, self.ideal - floor))
 
     def measure_gain(self, score: float | None) -> float | None:
         """Return the lead of a score over the higher one that it is ahead of, or else over the lower one; None without one.

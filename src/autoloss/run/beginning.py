@@ -123,10 +123,13 @@ def prepare_search(
         ladder, resolution = _climb_ladder(evaluator, floor, settings.final, drive)
         for text in ladder.describe():
             say(text)
-        check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
-        evaluator = follow_ladder(evaluator, ladder, resolution)
-        if len(evaluator.task.branches) > 1 and not _is_chosen(settings.configuration.search):
-            evaluator, losses = follow_known_loss(evaluator, losses, resolution, drive)
+        noise = 0.0 if resolution is None else resolution.single
+        evaluator, known = follow_ladder(evaluator, ladder, resolution), None
+        learns = floor.is_beaten(ladder.highest, noise=noise)
+        if (len(evaluator.task.branches) > 1 or not learns) and not _is_chosen(settings.configuration.search):
+            evaluator, losses, known = follow_known_loss(evaluator, losses, resolution, drive)
+        if not floor.is_beaten(known, noise=noise):
+            check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
     left = drive.forecast.tell(evaluator.configuration.evaluations, evaluator.configuration.search.rungs[0])
     if left is not None:
@@ -191,19 +194,21 @@ def _is_chosen(search: SearchSettings) -> bool:
 
 def follow_known_loss(
     evaluator: Evaluator, losses: Mapping[Loss, str], resolution: Resolution | None, drive: Drive
-) -> tuple[Evaluator, Mapping[Loss, str]]:
-    """Return the evaluator with the rate and the balance of the branches of a known loss that is ahead of the standard one.
+) -> tuple[Evaluator, Mapping[Loss, str], float | None]:
+    """Return the evaluator with the rate and the weights of a known loss that is ahead of the standard one, and its score.
 
-    The loss itself joins those to start from, which change one branch each: what is found from these stays behind it.
+    The loss itself joins those to start from, which change one branch each: what is found from these stays behind it. The score is
+    None where none is ahead.
 
-    A single branch has a rate alone, which the ladder finds. With several, the balance counts as well, and the standard loss may be
-    far from a good one: squared errors of outliers are a hundred times as steep as what others weigh against a second branch.
-    The known losses are those that end the search, as they are written, in trainings that are needed there anyway.
+    A single branch has a rate alone, which the ladder finds where the standard loss learns. With several, the balance counts as
+    well, and the standard loss may be far from a good one: squared errors of outliers are a hundred times as steep as what others
+    weigh against a second branch. The known losses are those that end the search, as they are written, in trainings that are
+    needed there anyway.
     """
     task, search = evaluator.task, evaluator.configuration.search
     standard, *others = baselines(task)
     if not others:
-        return evaluator, losses
+        return evaluator, losses, None
 
     def follow(one: Entrant) -> list[Entrant]:
         return [one.follow(search)]
@@ -219,11 +224,11 @@ def follow_known_loss(
     # One seed would follow the luckier of the two.
     pairs = zip(before.scores, known.scores, strict=False)
     if known.mean is None or not all(one is None or (two is not None and two > one + least) for one, two in pairs):
-        return evaluator, losses
+        return evaluator, losses, None
     best = known.entrant
     drive.say(
-        f"Losses are compared at the learning rate and the balance of the branches of {best.label}: it has "
-        f"{figure(known.mean)} on the valid split, the standard loss {figure(before.mean)}."
+        f"Losses are compared at the learning rate and weights of the known {best.label}: it has {figure(known.mean)} on the valid "
+        f"split, the standard loss {figure(before.mean)}."
     )
     weights = evaluator.measure_weights(best.loss)
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())
@@ -232,7 +237,7 @@ def follow_known_loss(
     # Those that a user gave may be as many as there is room for.
     initial = max(evaluator.configuration.evolution.initial, len(losses))
     changes |= {"evolution.start": tuple(map(str, losses)), "evolution.initial": initial}
-    return evaluator.changed(evaluator.configuration.changed(changes)), losses
+    return evaluator.changed(evaluator.configuration.changed(changes)), losses, known.mean
 
 
 def _put_second(known: Sequence[str], losses: Mapping[Loss, str], evaluator: Evaluator) -> Mapping[Loss, str]:
@@ -248,7 +253,7 @@ def _put_second(known: Sequence[str], losses: Mapping[Loss, str], evaluator: Eva
 def check_learning(
     ladder: Ladder, floor: Floor, task: Task, reference: TaskReference, say: Say, resolution: Resolution | None = None
 ) -> None:
-    """End a search whose task nothing learns: candidates could not be told apart.
+    """End a search whose task no known loss learns: candidates could not be told apart.
 
     Where the standard loss learns something else than the metric asks for, the search goes on: that is where a loss helps. The best
     of many trainings that learn nothing is a little ahead of the floor by chance.
@@ -269,9 +274,9 @@ def check_learning(
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     uncertain = f"a score on it is uncertain by {figure(noise)}" if noise else ""
     raise RunError(
-        f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it: "
-        f"{'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {_advise(task, reference)} To search anyway: "
-        "--set ladder.share=0"
+        f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it, nor does "
+        f"a known loss that was tried: {'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {_advise(task, reference)} "
+        "To search anyway: --set ladder.share=0"
     )
 
 

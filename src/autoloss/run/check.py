@@ -20,7 +20,7 @@ from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Machines, gpus_of_workers, start_workers
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.learning import LITTLE, NOTHING_TO_LEARN, Floor, measure_floor
+from autoloss.evaluation.learning import NOTHING_TO_LEARN, Floor, measure_floor
 from autoloss.numbers import duration
 from autoloss.options import Count, Natural, checked
 from autoloss.proposing.initialization import initial_expression
@@ -122,13 +122,14 @@ class TaskCheck:
         """Return the result as plain values."""
         return {**asdict(self), "ladder": None if self.ladder is None else self.ladder.to_dict()}
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> Iterator[str]:
         """Describe the result in lines for a terminal."""
         yield f"Task {self.task}"
-        for choice in self.choices:
-            yield f"  {choice}"
-        for doubt in self.doubts:
-            yield f"  Check: {doubt}"
+        yield from (f"  {choice}" for choice in self.choices)
+        yield from (f"  Check: {doubt}" for doubt in self.doubts)
         for branch in self.branches:
             where = f" of the branch {branch.branch}" if len(self.branches) > 1 else ""
             untested = "has no g" if branch.reason else "is not tested"
@@ -152,8 +153,7 @@ class TaskCheck:
                 f"  a search of {self.evaluations} trainings: about {duration(self.search_seconds + self.final_seconds)}, of which "
                 f"the comparison of the best with the baselines takes {duration(self.final_seconds)}"
             )
-        for note in self.notes:
-            yield f"  {note}"
+        yield from (f"  {note}" for note in self.notes)
 
     def _describe_ladder(self) -> Iterator[str]:
         if self.ladder is None:
@@ -164,10 +164,10 @@ class TaskCheck:
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
         highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.single
-        if highest is not None and self.floor.ideal is not None and not self.floor.is_beaten(highest, LITTLE, noise):
+        if highest is not None and self.floor.ideal is not None and not self.floor.is_beaten(highest, noise):
             yield (
-                f"    The network hardly learns in any of these: {self.floor.describe()}. A search could not tell "
-                "losses apart. First train longer, and check inputs and targets."
+                f"    The network hardly learns in any of these: {self.floor.describe()}. A search tries known losses next, and "
+                "ends if none learns. First train longer, and check inputs, targets and the choice of the standard loss."
             )
 
 
