@@ -124,6 +124,16 @@ def test_losses_of_counts_fit_positive_predictions_of_targets_that_are_not_negat
     assert ("Poisson loss" in [one.label for one in baselines(task)]) is expected
 
 
+@pytest.mark.parametrize("lowest", [0.5, 0.0, -1.0])
+def test_the_percentage_error_fits_positive_targets_alone(lowest):
+    inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    pair = inputs, torch.arange(64).float()[:, None] + lowest
+    task = autoloss.SupervisedTask(lambda: nn.Linear(3, 1), pair, pair, "none", lambda p, y: p.mean().item())
+    found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0].values()
+    assert ("shelf/absolute_percentage" in found) is (lowest > 0)
+    assert ("absolute percentage error" in [one.label for one in baselines(task)]) is (lowest > 0)
+
+
 def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
     starts = {
         name: make_request("tabular", options={"data": "iris"}, **given).configuration.evolution.start

@@ -66,6 +66,8 @@ def fits(entry: Entry, branch: str, task: Task) -> bool:
     if not form.fits(entry.activation, SEVERAL_CHANNELS):
         return False
     leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []
+    if entry.positive == "positive targets":
+        return all(bool((one["y"] > 0).all()) for one in leaves)
     return all(bool((one["p"] > 0).all()) and bool((one["y"] >= 0).all()) for one in leaves)
 
 

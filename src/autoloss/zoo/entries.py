@@ -245,6 +245,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/absolute_error": ("usual", "any"),
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
+    "shelf/absolute_percentage": ("usual", "any"),
     **{f"baseline/quantile_{share}": ("usual", "rows") for share in (5, 10, 90, 95)},
     "baseline/wce": ("full", "any"),
     "baseline/dpce": ("full", "space"),

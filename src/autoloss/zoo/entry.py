@@ -29,7 +29,7 @@ class Entry:
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
         title: Common name, if it differs from `name`.
-        positive: Whether it fits only positive predictions of targets that are not negative.
+        positive: `positive` if it needs positive predictions and targets from 0 on, `positive targets` if positive targets alone.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Entry:
     factory: Callable[[Branch], BranchLoss] | None = None
     members: Mapping[str, Entry] = field(default_factory=dict)
     title: str = ""
-    positive: bool = False
+    positive: str = ""
 
     @property
     def formulas(self) -> Mapping[str, str]:

@@ -83,14 +83,16 @@ welsch | Welsch loss | bounded: a far outlier has no gradient | -exp(-(p - y)**2
     Dennis & Welsch, 1978, Techniques for Nonlinear Least Squares and Robust Regression
 log_absolute | log absolute error | logarithm of one plus the absolute error | log(1 + abs(p - y))
     Feng et al., 2018, Wing Loss for Robust Facial Landmark Localisation: its logarithm, with w = ε = 1
-absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
-    de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
 quantile_25 | 25 % quantile loss | quantile loss: a prediction too high costs three times one too low | abs(p - y) / 2 + (p - y) / 4
     Koenker & Bassett, 1978, Regression Quantiles
 quantile_75 | 75 % quantile loss | quantile loss: a prediction too low costs three times one too high | abs(p - y) / 2 + (y - p) / 4
     Koenker & Bassett, 1978, Regression Quantiles
 weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
+""",
+    "none, positive targets": """
+absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
+    de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
 """,
     "none, positive": """
 poisson | Poisson loss | negative log-likelihood of counts | p - y * log(p)
@@ -131,7 +133,7 @@ SHELF = tuple(
         activation=activation,
         formula=formula,
         title=title,
-        positive=bool(positive),
+        positive=positive,
     )
     for (activation, _, positive), table in ((key.partition(", "), table) for key, table in _TABLES.items())
     for name, title, description, formula, source in read_rows(table, lines=2)
