@@ -50,6 +50,26 @@ def test_a_tuned_threshold_finds_what_the_metric_wants():
     assert on_valid.also["threshold"] == tuned.also["threshold"]
 
 
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_it_is_the_same_in_batches_of_any_size(size: int):
+    generator = torch.Generator().manual_seed(0)
+    target = (torch.rand(101, 1, generator=generator) < 0.2).float()
+    prediction = torch.randn(101, 1, generator=generator) + 2 * target - 3
+
+    def measure(batches: Batches) -> float:
+        return f_two(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+
+    def tune(size: int) -> tuple[float, Tensor]:
+        valid = list(zip(prediction.split(size), target.split(size), strict=True))
+        threshold, moved = tune_threshold(valid, valid, "sigmoid", measure)
+        return threshold, torch.cat([one for one, _ in moved])
+
+    threshold, moved = tune(101)
+    assert not torch.equal(moved, prediction)
+    assert tune(size)[0] == threshold
+    assert torch.equal(tune(size)[1], moved)
+
+
 def test_a_metric_of_the_order_alone_does_not_change():
     def auc(prediction: Tensor, target: Tensor) -> float:
         found, wanted = prediction.reshape(-1), target.reshape(-1) > 0.5

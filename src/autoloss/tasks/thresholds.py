@@ -6,6 +6,7 @@ looks at the order of predictions alone, such as AUC, is unchanged.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -65,16 +66,21 @@ def tune_threshold(
     chosen = choose(valid)
     if evaluated is not valid:
         return chosen, move(evaluated, chosen)
-    halves = [[(prediction[half::2], target[half::2]) for prediction, target in valid] for half in (0, 1)]
+    # Every second example of the split, also where a batch has one alone.
+    counts = itertools.accumulate((len(prediction) for prediction, _ in valid), initial=0)
+    parts = [[slice((count + half) % 2, None, 2) for half in (0, 1)] for count in counts]
+    halves = [
+        [(one[part[half]], two[part[half]]) for (one, two), part in zip(valid, parts, strict=False)] for half in (0, 1)
+    ]
     halves = [[batch for batch in half if len(batch[0])] for half in halves]
     if not all(halves):
         return chosen, valid
     # The examples stay in their order, so that resamples of the split are those of trainings without a tuned threshold.
     thresholds = [choose(halves[1]), choose(halves[0])]
     moved: list[tuple[Tensor, Tensor]] = []
-    for prediction, target in valid:
+    for (prediction, target), part in zip(valid, parts, strict=False):
         decided = prediction.clone()
-        for half, threshold in enumerate(thresholds):
-            decided[half::2] = move_threshold(prediction[half::2], threshold, activation)
+        for half, threshold in zip(part, thresholds, strict=True):
+            decided[half] = move_threshold(prediction[half], threshold, activation)
         moved.append((decided, target))
     return chosen, moved
