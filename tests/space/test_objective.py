@@ -176,6 +176,13 @@ def test_mean_scale_and_weights():
             "The Hessian of the loss is 0 for every row .* Use hessian='standard' or hessian='ones'",
         ),
         ("1 / (y + 2) + 0 * p", "logistic", {"start": 0}, "The loss has gradient 0 for every row"),
+        # The probabilities of all classes add up to 1: its slopes are rounding.
+        (
+            "p + y",
+            "softmax",
+            {"labels": np.random.default_rng(1).integers(0, 4, 300)},
+            "The loss has gradient 0 for every row",
+        ),
         ("y * log(p)", "logistic", {}, "No constant score minimises the loss: .* Check its sign"),
         ("-(p - y)**2", "none", {}, "No constant score minimises the loss"),
         ("(y + 1) * (p - y)**2", "none", {}, "% of the labels, .* lower far from the label .* standardise=False"),

@@ -347,7 +347,12 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
     size = float(np.sqrt(np.average((first**2).sum(axis=1), weights=weight)))
     counts = curve[weight > 0], second[weight > 0]
     usable = np.abs(counts[1]) if objective.hessian == "abs" else counts[1]
-    if size == 0:
+    y = objective.encode(labels)
+    p = objective.predict(np.tile(objective.start, (len(labels), 1)))
+    target = y * objective.unit + objective.center
+    wanted = float(np.sqrt(np.average(((p - target) ** 2).sum(axis=1), weights=weight)))
+    # A loss that is constant has slopes of rounding.
+    if size <= 1e-13 * max(1.0, wanted):
         raise RequestError("The loss has gradient 0 for every row at the start score. Use another loss.")
     if objective.hessian in ("true", "abs") and not (usable > 1e-9 * counts[0] * np.abs(first).max()).any():
         kind = "0" if (counts[1] == 0).all() else "0 or negative"
@@ -355,7 +360,4 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
             f"The Hessian of the loss is {kind} for every row at the start score, and boosting divides by it. Use "
             "hessian='standard' or hessian='ones'" + (", or hessian='abs'." if kind != "0" else ".")
         )
-    y = objective.encode(labels)
-    p = objective.predict(np.tile(objective.start, (len(labels), 1)))
-    target = y * objective.unit + objective.center
-    return float(np.sqrt(np.average(((p - target) ** 2).sum(axis=1), weights=weight))) / size
+    return wanted / size

@@ -97,8 +97,8 @@ def measure_average_precision(scores: Array, relevance: Array) -> float:
 
 def measure_reciprocal_rank(scores: Array, relevance: Array) -> float:
     """Return one over the place of the first hit; of equal scores the hit is the last."""
-    best = scores[relevance > relevance.min()].max()
-    return 1 / int((scores >= best).sum())
+    hits = relevance > relevance.min()
+    return 1 / (1 + int((scores[~hits] >= scores[hits].max()).sum()))
 
 
 def measure_auc(scores: Array, relevance: Array) -> float:

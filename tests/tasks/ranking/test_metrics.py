@@ -55,7 +55,7 @@ def test_of_graded_relevance_auc_is_the_share_of_pairs_in_order():
 
 def test_the_reciprocal_rank_is_that_of_the_first_hit_and_ties_count_against_it():
     metric, relevance = RANKING_METRICS["mrr"], torch.tensor([0.0, 1, 0, 1])
-    for scores, expected in (([4, 3, 2, 1], 1 / 2), ([1, 2, 3, 4], 1), ([1, 1, 1, 1], 1 / 4), ([2, 1, 2, 1], 1 / 4)):
+    for scores, expected in (([4, 3, 2, 1], 1 / 2), ([1, 2, 3, 4], 1), ([1, 1, 1, 1], 1 / 3), ([2, 1, 2, 1], 1 / 3)):
         assert metric(torch.tensor(scores).float(), relevance) == pytest.approx(expected)
 
 
