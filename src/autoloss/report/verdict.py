@@ -60,7 +60,7 @@ FORMS: Mapping[Standing, Form] = {
     Standing.NOT_COMPARED: Form("Not known yet: no loss has been compared with the baselines.", "open"),
 }
 REPEATED = Form("No: {found} has the gradient of the best baseline, up to a factor.", "bad", is_lost=True)
-"""Form in place of that of `Standing.AHEAD`, for a loss with the gradient of the best baseline."""
+"""Form for a loss with the gradient of the best baseline, where their difference is not significant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,13 @@ def headline(judgement: Judgement, identity: str = "", form: Form | None = None)
 
 
 def _repeats_baseline(judgement: Judgement, readable: Readable) -> bool:
-    """Return True if a loss that is ahead, but not significantly, has the gradient of the best baseline."""
-    if judgement.standing is not Standing.AHEAD or judgement.rival is None:
+    """Return True if the loss found has the gradient of the best baseline, and neither is significantly better."""
+    found, rival = judgement.found, judgement.rival
+    if not found or not rival or judgement.standing not in (Standing.AHEAD, Standing.EQUAL, Standing.BEHIND):
         return False
-    return [one.name for one in (readable.identities or {}).values()] == [judgement.rival.entrant.loss]
+    mine, its = found.entrant, rival.entrant
+    identities = [one.name for one in (readable.identities or {}).values()]
+    return mine.weights == its.weights and (mine.loss_name == its.loss_name or identities == [its.loss])
 
 
 def evidence(judgement: Judgement) -> list[str]:
@@ -159,8 +162,6 @@ def evidence(judgement: Judgement) -> list[str]:
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
-    elif found.entrant.loss_name == rival.entrant.loss_name:
-        sentences.append("It is that baseline: the same loss, trained alike.")
     elif paired.examples_error == 0:
         sentences.append(
             f"The scores are equal on all resamples of these {paired.examples:,} examples: the {TEST} split cannot tell the losses "
