@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,13 @@ def test_a_comparison_of_fewer_seeds_is_shown_beside_the_one_that_judges_the_run
     this, judging = re.split(r"test split\s*\n", said.partition("test split, 2 training seeds")[2])
     assert "weighted cross entropy" in this
     assert "weighted cross entropy" not in judging
+    # One that was interrupted before its trainings judges nothing.
+    with Store(tmp_path / "run", write=True) as store:
+        store.change_setting("comparison", replace(store.settings().comparison, seeds=8))
+    assert run("compare", tmp_path / "run", "--seeds", 2, "--workers", 0) == 0
+    assert "The verdict is still" not in capsys.readouterr().err
+    with Store(tmp_path / "run") as store:
+        assert store.settings().comparison.seeds == 2
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.adapting import adapt as adapt_evaluator
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.recipes import DEFAULT
-from autoloss.run.notes import FEW_LOSSES, describe_budget, describe_prospects
+from autoloss.run.notes import describe_budget
 from autoloss.run.request import make_request, prepare
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
@@ -314,19 +314,3 @@ class TestAdapting:
         assert any("Candidates are trained at a share of 0.25 first." in text for text in said)
         assert open_run(found.directory).configuration.search.rungs == (0.25, 1.0)
         assert {one.candidate.fidelity for one in found.history} <= {0.25, 1.0}
-
-
-class TestProspects:
-    def test_a_search_says_once_that_no_loss_is_ahead_of_the_standard_one(self, tmp_path, monkeypatch):
-        said: list[str] = []
-        monkeypatch.setattr("autoloss.run.notes.FEW_LOSSES", 3)
-        settings = {**SETTINGS, "search.rungs": (0.125, 1.0)}
-        autoloss.search(
-            Flat(), evaluations=2, workers=0, settings=settings, directory=tmp_path, final=False, say=said.append
-        )
-        assert sum("is ahead of the standard loss in short trainings" in text for text in said) == 1
-
-    def test_one_that_is_ahead_is_enough(self):
-        assert FEW_LOSSES >= 20
-        assert describe_prospects([0.1, 0.61], standard=0.6) is None
-        assert "(0.6000 against 0.6000)" in (describe_prospects([0.1, 0.6], standard=0.6) or "")

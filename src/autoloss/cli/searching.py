@@ -111,7 +111,11 @@ def _drive(run: Callable[..., Search], given: dict[str, Any], as_json: bool) -> 
     machines = Machines(**{name: given.pop(name) for name in ("workers", "ray", "ray_insecure", "inject")})
     with Status(console_of(to_stderr=as_json)) as status:
         found = run(**given, workers=machines, observe=status.observe, say=status.say)
-    _conclude(found, as_json)
+    try:
+        _conclude(found, as_json)
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(f"The run is finished and saved. See it with: autoloss report {found.directory}")
+        raise
 
 
 @app.command()

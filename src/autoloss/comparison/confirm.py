@@ -215,7 +215,10 @@ def compare_with_baselines(
     entrants = [*found, *(one for one in standard if one not in rivals), *rivals]
     entrants += _train_alike(found[0], sort_by_mean([*tuned, *kept]), entrants)
     comparison = Comparison(seed_count, [asdict(entrant) for entrant in entrants], notes)
-    store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
+    before = store.settings().comparison
+    # One that was interrupted says nothing.
+    is_whole = len(read_comparison(before, seed, record.outcomes)) == len(before.entrants)
+    store.change_setting("comparison", choose_comparison(before, comparison) if is_whole else comparison)
     # The seeds that chose a rate flatter it.
     record.compare_losses(entrants, training_seeds(seed, VALIDATION, VALIDATION_SEEDS), "valid")
     record.compare_losses(entrants, training_seeds(seed, COMPARISON, seed_count), TEST)

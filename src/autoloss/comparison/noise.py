@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev, variance
+from statistics import fmean, mean, stdev, variance
 
 from autoloss.training.training import Replicates
 
@@ -172,7 +172,7 @@ def _average_resamples(replicates: Sequence[Replicates | None]) -> tuple[list[fl
         return [], 0
     columns = zip(*(one.scores for one in known), strict=False)
     whole = [[score for score in column if score is not None] for column in columns]
-    return [mean(column) for column in whole if len(column) == len(known)], min(one.examples for one in known)
+    return [fmean(column) for column in whole if len(column) == len(known)], min(one.examples for one in known)
 
 
 def find_quantile(share: float, freedom: float) -> float:

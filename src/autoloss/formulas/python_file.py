@@ -60,7 +60,7 @@ _OF_LEAVES = """Return one value for each element, (N, C, H, W), as the leaves h
 def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
     """Write a loss as a Python file that imports torch alone, with one `nn.Module` for each branch; to be saved as UTF-8.
 
-    Value and gradient are those of `Loss.criterion` to the last bit; with constants, to rounding.
+    Value and gradient are those of `Loss.criterion` to the last bit; with constants, to rounding in float32.
 
     Args:
         forms: One for each branch of the loss.

@@ -25,8 +25,6 @@ from autoloss.tasks.task import Task
 from autoloss.workers.leases import build
 from autoloss.zoo.entries import say_loss
 
-FEW_LOSSES = 100
-"""Losses after which a search says that none is ahead of the standard one."""
 MANY_FAILED, FAILED_SHARE = 5, 0.2
 """A search says that trainings fail when at least this number and this share of all did."""
 NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
@@ -109,62 +107,36 @@ def describe_idle_workers(workers: int, configuration: Configuration) -> list[st
     ]
 
 
-def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
-    """Say that nothing may be found where no loss is ahead of the standard one in short trainings; None where one is.
-
-    >>> describe_prospects([0.5, 0.7], standard=0.6)
-    """
-    if max(scores) > standard:
-        return None
-    return (
-        f"None of {len(scores)} losses is ahead of the standard loss in short trainings so far ({max(scores):.4f} against "
-        f"{standard:.4f}). The loss may not be what limits this task, or the search needs more time. "
-        "`autoloss check` tries other learning rates. Ctrl-C ends the search; its results are saved."
-    )
-
-
-def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | None:
-    """Say that many trainings fail, and why the last one did; None where few do.
+def describe_failures(outcomes: Sequence[Outcome], directory: object) -> list[str]:
+    """Say that many trainings fail, and why the last one did; nothing where few do.
 
     >>> describe_failures([Outcome(state=State.SCORED, score=1.0)] * 20, "runs/x")
+    []
     """
     failed = [outcome for outcome in outcomes if outcome.state is State.FAILED]
     if len(failed) < MANY_FAILED or len(failed) < FAILED_SHARE * len(outcomes):
-        return None
+        return []
     reason = keep_text(next(iter(failed[-1].reason.splitlines()), "no reason was given"), 300)
-    return (
+    return [
         f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason}. "
         f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; its results are saved."
-    )
+    ]
 
 
 class Concerns:
-    """Notices that many trainings fail, and once that nothing may be found.
+    """Notices that many trainings fail."""
 
-    Args:
-        standard: Score of the standard loss at the first rung; None where it is not known.
-    """
-
-    def __init__(self, history: History, standard: float | None, directory: object) -> None:
-        self._history, self._standard, self._directory = history, standard, directory
-        self._due = 0
+    def __init__(self, history: History, directory: object) -> None:
+        self._history, self._directory, self._due = history, directory, 0
 
     def describe(self) -> list[str]:
         """Say what is new since the last call."""
-        outcomes, standard = list(self._history.outcomes.values()), self._standard
-        found: list[str] = []
-        if len(outcomes) > self._due:
-            self._due = len(outcomes)
-            if text := describe_failures(outcomes, self._directory):
-                # Said again when as many more have ended.
-                self._due *= 2
-                found.append(text)
-        if standard is not None and len(outcomes) >= FEW_LOSSES:
-            first = self._history.configuration.search.rungs[0]
-            scores = [one.score for one in outcomes if one.fidelity == first and one.score is not None]
-            if len(scores) >= FEW_LOSSES:
-                self._standard = None
-                found += filter(None, [describe_prospects(scores, standard)])
+        outcomes = self._history.outcomes
+        if len(outcomes) <= self._due:
+            return []
+        found = describe_failures(list(outcomes.values()), self._directory)
+        # Said again when as many more have ended.
+        self._due = len(outcomes) * (2 if found else 1)
         return found
 
 

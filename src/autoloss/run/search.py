@@ -270,7 +270,7 @@ def _drive(evaluator: Evaluator, settings: RunSettings, history: History, drive:
     """Search until the budget is spent, then confirm and compare the best if the settings say so."""
     task, configuration, store, say = evaluator.task, evaluator.configuration, drive.store, drive.say
     directory = store.path.parent
-    concerns, forecast = Concerns(history, settings.standard, directory), drive.forecast
+    concerns, forecast = Concerns(history, directory), drive.forecast
     ladder = None if settings.ladder is None else Ladder.from_dict(settings.ladder)
     standard = None if ladder is None or ladder.best is None else ladder.best.mean
     after = count_equivalents(configuration.final, task, ladder) if settings.final else 0.0

@@ -264,6 +264,6 @@ def describe_sum(standard: str | None, channels: int) -> Iterator[str]:
     factor, outputs = (2, "no and yes") if is_single else (channels, f"{channels} outputs")
     if standard is not None and standard in MEANS and factor > 1:
         yield (
-            f"The standard loss is summed over {outputs}: it is {factor} times nn.{MEANS[standard]}, and so are its steps at one "
+            f"The standard loss is summed over {outputs}: it is {factor} times nn.{MEANS[standard]}, and so are SGD's steps at one "
             "learning rate."
         )
