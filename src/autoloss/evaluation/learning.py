@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from autoloss.evaluation.evaluator import Evaluator
 
-LITTLE = 0.05
-"""Share of the way from the floor to the ideal score that was learned, however uncertain a score is."""
 NOTHING_TO_LEARN = (
     "No prediction scores above that constant: the metric does not ask for what tells examples apart. "
     "Combine it with another."
@@ -56,29 +54,31 @@ class Floor:
 
         Args:
             score: None for trainings without one.
-            noise: Standard error of a score; one that is ahead by no more needs `LITTLE` of the way to the ideal score as well, and
-                one that is behind a constant has to lie between both by more.
+            noise: Standard error of a score; one that is behind a constant has to lie between both by more.
 
-        >>> floor = Floor(0.1, 0.5, ideal=1.0)
-        >>> floor.is_beaten(0.51), floor.is_beaten(0.51, noise=0.02), Floor(None, None).is_beaten(0.0)
-        (True, False, True)
+        >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(None, None).is_beaten(0.0)
+        (True, True)
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
         >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
         (False, True)
-        >>> floor.is_beaten(0.53, noise=0.02), floor.is_beaten(0.53, noise=0.1)
-        (True, True)
         """
-        if score is None or (self.untrained is not None and score <= self._raise(self.untrained, noise)):
+        if score is None or (self.untrained is not None and score <= self.untrained):
             return False
-        if self.constant is None or score > self._raise(self.constant, noise):
+        if self.constant is None or score > self.constant:
             return True
         if self.untrained is None or score <= self.untrained + noise:
             return False
         return self.constant - score > max(noise, NEAR * (self.constant - self.untrained))
 
-    def _raise(self, floor: float, noise: float) -> float:
-        return floor if self.ideal is None else floor + min(noise, LITTLE * max(0.0, self.ideal - floor))
+    def is_clearly_beaten(self, score: float | None, noise: float) -> bool:
+        """Return True if it is beaten by more than the noise: the best of many trainings is a little ahead by chance.
+
+        >>> Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.05), Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.01)
+        (False, True)
+        """
+        gain = self.measure_gain(score)
+        return self.is_beaten(score, noise) and (gain is None or gain > noise)
 
     def measure_gain(self, score: float | None) -> float | None:
         """Return the lead of a score over the higher one that it is ahead of, or else over the lower one; None without one.

@@ -125,7 +125,7 @@ def prepare_search(
             say(text)
         noise = 0.0 if resolution is None else resolution.single
         evaluator, known = follow_ladder(evaluator, ladder, resolution), None
-        learns = floor.is_beaten(ladder.highest, noise=noise)
+        learns = floor.is_clearly_beaten(ladder.highest, noise)
         if (len(evaluator.task.branches) > 1 or not learns) and not _is_chosen(settings.configuration.search):
             evaluator, losses, known = follow_known_loss(evaluator, losses, resolution, drive)
         if not floor.is_beaten(known, noise=noise):
