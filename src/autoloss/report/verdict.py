@@ -15,6 +15,7 @@ from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import at_share, trains_short
 from autoloss.report.state import State
 from autoloss.run.results import FoundLoss, Search
+from autoloss.space.loss_text import split_branches
 
 Tone = Literal["good", "open", "bad"]
 MEANING = (
@@ -139,9 +140,9 @@ def _repeats_baseline(judgement: Judgement, readable: Readable) -> bool:
     found, rival = judgement.found, judgement.rival
     if not found or not rival or judgement.standing not in (Standing.AHEAD, Standing.EQUAL, Standing.BEHIND):
         return False
-    mine, its = found.entrant, rival.entrant
-    identities = [one.name for one in (readable.identities or {}).values()]
-    return mine.weights == its.weights and (mine.loss_name == its.loss_name or identities == [its.loss])
+    # Losses of several branches also differ in the factors of these.
+    is_named = found.entrant.loss_name == rival.entrant.loss_name and len(split_branches(rival.entrant.loss)) == 1
+    return is_named or [one.name for one in (readable.identities or {}).values()] == [rival.entrant.loss]
 
 
 def evidence(judgement: Judgement) -> list[str]:

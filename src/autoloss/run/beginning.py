@@ -227,8 +227,8 @@ def follow_known_loss(
         return evaluator, losses, None
     best = known.entrant
     drive.say(
-        f"Losses are compared at the learning rate and weights of the known {best.label}: it has {figure(known.mean)} on the valid "
-        f"split, the standard loss {figure(before.mean)}."
+        f"Losses are compared at the learning rate and weights of a known loss, {best.label}: it has {figure(known.mean)} on the "
+        f"valid split, the standard loss {figure(before.mean)}."
     )
     weights = evaluator.measure_weights(best.loss)
     named = tuple(f"{branch}={weight * best.scale:.2g}" for branch, weight in weights.items())

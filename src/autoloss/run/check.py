@@ -164,7 +164,7 @@ class TaskCheck:
         yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried, as a search does first:"
         yield from (f"    {text}" for text in self.ladder.describe())
         highest, noise = self.ladder.highest, 0.0 if self.resolution is None else self.resolution.single
-        if highest is not None and self.floor.ideal is not None and not self.floor.is_clearly_beaten(highest, noise):
+        if highest is not None and not self.floor.is_clearly_beaten(highest, noise):
             yield (
                 f"    The network hardly learns in any of these: {self.floor.describe()}. A search tries known losses next. "
                 "First train longer, and check inputs, targets and the choice of the standard loss."

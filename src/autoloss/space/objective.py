@@ -347,9 +347,8 @@ def _balance(objective: Objective, start: Any, labels: Any, weight: Any) -> floa
     size = float(np.sqrt(np.average((first**2).sum(axis=1), weights=weight)))
     counts = curve[weight > 0], second[weight > 0]
     usable = np.abs(counts[1]) if objective.hessian == "abs" else counts[1]
-    y = objective.encode(labels)
     p = objective.predict(np.tile(objective.start, (len(labels), 1)))
-    target = y * objective.unit + objective.center
+    target = objective.encode(labels) * objective.unit + objective.center
     wanted = float(np.sqrt(np.average(((p - target) ** 2).sum(axis=1), weights=weight)))
     # A loss that is constant has slopes of rounding.
     if size <= 1e-13 * max(1.0, wanted):
