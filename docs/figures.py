@@ -19,7 +19,6 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import ListedColormap
 
 import autoloss
-from autoloss.tasks.table_task import PAIRWISE
 from autoloss.zoo.entries import ENTRIES
 
 HERE = Path(__file__).parent
@@ -149,6 +148,9 @@ def draw_boosting(foreground: str) -> None:
         "held-out metric: losses − built-in objectives (95 % interval)\norange: the loss that is best in hindsight",
         fontsize="medium",
     )
+
+
+PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
 
 
 def draw_pairs(foreground: str) -> None:

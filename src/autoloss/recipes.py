@@ -256,7 +256,7 @@ DEFAULT: Mapping[str, Any] = {
     "evolution.fresh_attempts": 500,
     "ladder.share": 0.2,
 }
-"""Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
+"""Settings of a search that has some tens of trainings; docs/measurements.md shows what each of them gains.
 
 With first trainings at an eighth of the schedule, the budget holds several times as many candidates; about one of twelve is
 trained whole, which distinguishes good losses from those that only learn fast. The paper's tournament of 5 % would have one to

@@ -240,7 +240,7 @@ class FinalSettings:
     compare: Natural = 1
     """Number of finalists that are compared with the baselines on the test split; the judgement concerns the best of them alone."""
     compare_seeds: Natural = 8
-    """Seeds of that comparison; docs/results.md shows how often so many see a difference."""
+    """Seeds of that comparison; docs/measurements.md shows how often so many see a difference."""
 
     @property
     def confirmations(self) -> int:

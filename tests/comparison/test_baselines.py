@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.comparison.baselines import baselines, join_with, standard_entrant
-from autoloss.comparison.climbing import CLASS_WEIGHTS
+from autoloss.comparison.baselines import OF_SHARES, baselines, join_with, standard_entrant
+from autoloss.comparison.climbing import CLASS_WEIGHTS, list_weighted
 from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
@@ -29,6 +30,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
+from autoloss.space.pairs import PairBranch
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
@@ -322,3 +324,72 @@ def test_the_best_known_loss_of_a_branch_is_joined_with_those_of_the_others(tmp_
     assert len(full) > len(usual)
     made.baselines = [{"reg": "shelf/cauchy"}]
     assert not join_with(Entrant("a", both), [Entrant("b", "cls: baseline/dice; reg: baseline/mse")], made)
+
+
+PAIRWISE = {f"baseline/{name}" for name in ("ranknet", "auc_hinge", "auc_square", "auc_exponential")}
+
+
+@pytest.mark.parametrize(
+    ("options", "further"),
+    [
+        ({}, {"listnet", "pointwise", "auc_margin"}),
+        ({"activation": "none"}, {"listnet", "pointwise", "auc_margin"}),
+        ({"columns": ("value", "group")}, {"listnet", "pointwise"}),
+        ({"columns": ("value", "group"), "weigh": "ndcg"}, {"listnet", "pointwise", "lambdarank"}),
+        ({"columns": ("value", "event")}, {"cox"}),
+        ({"columns": ("value", "event", "weight"), "weigh": "item"}, {"cox", "lambdarank"}),
+    ],
+)
+def test_losses_over_pairs_in_common_use_are_baselines_of_any_task_with_such_a_branch(
+    options: dict[str, Any], further: set[str]
+):
+    def correlate(scores: Tensor, target: Tensor) -> float:
+        values = target[:, 0] if "event" not in branch.columns else -target[:, 0]
+        return float(torch.corrcoef(torch.stack([scores.to(values), values]))[0, 1])
+
+    branch = PairBranch(**options, measure=correlate)
+    columns = torch.rand(24, len(branch.columns)).round(decimals=1) + 0.1
+    made = SupervisedTask(
+        lambda: nn.Linear(3, 1), (torch.rand(24, 3), columns), (torch.rand(24, 3), columns), branch=branch
+    )
+    standard, *others = [one.loss for one in baselines(made)]
+    assert standard == ("baseline/ranknet" if branch.activation == "sigmoid" else "shelf/difference_logistic")
+    assert {*others, "baseline/ranknet"} == PAIRWISE | {f"baseline/{name}" for name in further}
+
+
+def long_tail(batch_size: int, classes: int = 20, target: str = "classes") -> SupervisedTask:
+    """Return a task of rows whose classes halve in number from one to the next."""
+    labels = torch.multinomial(0.7 ** torch.arange(classes), 800, replacement=True, generator=torch.manual_seed(0))
+    inputs = torch.randn(800, 4) + labels[:, None] / 4
+    activation, outputs = "softmax", classes
+    if target == "decision":
+        labels, activation, outputs = (labels > 12).float()[:, None], "sigmoid", 1
+
+    def accuracy(prediction: Tensor, target: Tensor) -> float:
+        found = prediction.argmax(1) if target.ndim == 1 else prediction > 0.5
+        return (found == target).double().mean().item()
+
+    pair = inputs, labels
+    recipe = Recipe(epochs=1, batch_size=batch_size)
+    return SupervisedTask(lambda: nn.Linear(4, outputs), pair, pair, activation, accuracy, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("made", "weighted"),
+    [
+        (long_tail(16), {"class_weighted_ce", "logit_adjusted_ce"}),
+        (long_tail(16, target="decision"), {"class_weighted_bce"}),
+        # A batch shows what is rare by itself.
+        (long_tail(800, 3), set()),
+    ],
+)
+def test_class_weights_of_the_training_data_take_part_where_those_of_a_batch_are_uncertain(
+    made: SupervisedTask, weighted: set[str]
+):
+    known = {f"baseline/{name}" for name in weighted}
+    assert {one.loss for one in baselines(made)} & OF_SHARES == known
+    (branch,) = made.branches.values()
+    assert isinstance(branch, ActivatedBranch)
+    assert sum(branch.shares) == pytest.approx(1)
+    standard = made.standard["main"]
+    assert set(list_weighted(standard, made)) & OF_SHARES == {name for name in known if "weighted" in name}

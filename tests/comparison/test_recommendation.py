@@ -52,6 +52,15 @@ def test_a_known_loss_that_is_better_stands_before_the_standard_one_and_the_one_
     assert (found.origin, found.loss) == ("shelf", "shelf text")
 
 
+def test_a_lead_far_within_the_noise_is_no_reason_to_change_the_loss():
+    tuned = noisy(0.9, 1)
+    for lead, origin in ((1e-5, "standard"), (1e-2, "shelf")):
+        shelf = tuple(replace(one, score=one.score + 0.01 * (-1) ** seed + lead) for seed, one in enumerate(tuned))
+        found = recommend([row(GIVEN, 0.7), Row(TUNED, tuned), Row(SHELF, shelf)], 7, LADDER, "baseline/ce")
+        assert found is not None
+        assert found.origin == origin
+
+
 def test_the_standard_loss_is_called_so_where_the_search_had_it_as_a_candidate():
     candidate = Entrant("#3 cross entropy", "neg(mul(y, log(p)))", known=True, step_rule="one_norm", learning_rate=0.3)
     found = recommend([row(GIVEN, 0.7), row(TUNED, 0.8), Row(candidate, noisy(0.9, 1))], 7, LADDER, "baseline/ce")

@@ -54,6 +54,8 @@ CASES = [
     # Without a spread of the differences there is no p-value, and nothing is claimed.
     ([row("#1", 0.5, 0.75), ce(0.25, 0.5)], Standing.AHEAD, "Perhaps: #1 is ahead"),
     ([row("#1", 0.5, 0.5), ce(0.5, 0.5)], Standing.EQUAL, "No: #1 does as well as the best baseline, not better."),
+    # Far within the noise, none is ahead.
+    ([row("#1", 0.5001, 0.4999, 0.50001), ce(0.5, 0.5, 0.5)], Standing.EQUAL, "No: #1 does as well as the best"),
     ([row("#1", 0.2, 0.6, 0.3), ce(0.4, 0.5, 0.4)], Standing.BEHIND, "behind, but not significantly"),
     ([row("#1", -0.05, -0.04), ce(0.0, 0.01)], Standing.BEHIND, "No: #1 does not beat the best baseline"),
     ([row("#1", 0.2, 0.21, 0.22), ce(0.4, 0.41, 0.43)], Standing.WORSE, "it is significantly worse."),

@@ -199,6 +199,9 @@ def test_listnet_pointwise_and_the_margin_of_auc():
     one, other = p[value == 1], p[value == 0]
     expected = one.var(correction=0) + other.var(correction=0) + (1 + other.mean() - one.mean()).square()
     torch.testing.assert_close(found["auc_margin"], expected)
+    signed = torch.stack([2 * value - 1, group], dim=1)
+    (pointwise,) = resolve("baseline/pointwise", {"main": branch})[1].values()
+    torch.testing.assert_close(pointwise(scores, {"target": signed}), found["pointwise"])
 
 
 def test_what_does_not_fit_is_refused():
@@ -215,8 +218,11 @@ def test_what_does_not_fit_is_refused():
         PairBranch(columns=("value", "group")).make_context(torch.zeros(3), torch.zeros(3))
     with pytest.raises(RequestError, match="make_context"):
         PairBranch().leaves(torch.zeros(3), {"target": torch.zeros(3)})
-    with pytest.raises(RequestError, match="'event'"):
-        resolve("baseline/cox", {"main": PairBranch()})[1]["main"](torch.zeros(2), {"target": torch.zeros(2)})
+    with pytest.raises(RequestError, match="times, with the column event; this branch has the columns value"):
+        resolve("baseline/cox", {"main": PairBranch()})
+    for name in ("listnet", "pointwise", "auc_margin"):
+        with pytest.raises(RequestError, match="relevance, without the column event"):
+            resolve(f"baseline/{name}", {"main": PairBranch(columns=("value", "event"))})
     from autoloss.space.activated import ActivatedBranch
 
     with pytest.raises(RequestError, match="ranking and survival"):

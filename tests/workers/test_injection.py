@@ -203,7 +203,7 @@ def test_what_cannot_be_injected_is_refused_before_anything_starts(text: str, ex
     [
         ({"workers": 0, "inject": "hang=0.1"}, "workers is 0; inject needs at least one worker process"),
         ({"workers": 0, "ray": "auto"}, "workers is 0; ray needs at least one worker process"),
-        ({"workers": -1}, "workers is -1; expected 0"),
+        ({"workers": -1}, "workers is -1; expected a whole number, at least 0"),
         ({"ray_insecure": True}, "ray_insecure allows an open Ray cluster, and ray names none"),
     ],
 )

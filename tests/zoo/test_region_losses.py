@@ -29,10 +29,15 @@ from tests.paper.test_search_space import AreaBranch
 
 CLASSES, SIDE = 4, 14
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
-NAMES = [name for name in zoo.names() if zoo.get_entry(name).factory and zoo.get_entry(name).target == "one_hot"]
+ENTRIES = {name: zoo.get_entry(name) for name in zoo.names()}
+NAMES = [
+    name for name, one in ENTRIES.items() if one.factory and (one.target, one.activation) == ("one_hot", "softmax")
+]
 OF_METRIC = [
     ("baseline/dice", "miou"),
     ("baseline/wce", "macc"),
+    ("baseline/class_weighted_ce", "macc"),
+    ("baseline/logit_adjusted_ce", "macc"),
     ("baseline/lovasz", "miou"),
     ("baseline/dpce", "miou"),
     ("baseline/ssim", "miou"),
@@ -308,3 +313,27 @@ def test_nearness_falls_from_the_border_to_the_deepest_point_of_each_class():
 
 def test_nearness_of_an_image_of_one_class_is_nothing():
     assert not compute_border_proximity(torch.ones(1, 1, 3, 3)).any()
+
+
+def test_weights_and_priors_of_the_training_data_are_those_of_torch():
+    generator = torch.Generator().manual_seed(0)
+    shares = torch.tensor([0.7, 0.2, 0.1, 0.0], dtype=torch.float64)
+    prediction = torch.randn(6, CLASSES, generator=generator, dtype=torch.float64)
+    target = torch.tensor([0, 0, 1, 2, 0, 1])
+    branch = ActivatedBranch(shares=tuple(shares.tolist()))
+    found = {
+        name: zoo.get_entry(f"baseline/{name}").factory(branch)(prediction, {"target": target})
+        for name in ("class_weighted_ce", "logit_adjusted_ce")
+    }
+    weights = torch.where(shares > 0, 1 / shares, 0)
+    torch.testing.assert_close(found["class_weighted_ce"], F.cross_entropy(prediction, target, weights))
+    torch.testing.assert_close(found["logit_adjusted_ce"], F.cross_entropy(prediction + shares.log(), target))
+    one = ActivatedBranch(activation="sigmoid", shares=(0.9, 0.1))
+    logits, answers = prediction[:, :1], (target == 2).double()[:, None]
+    weighted = zoo.get_entry("baseline/class_weighted_bce").factory(one)(logits, {"target": answers})
+    expected = F.binary_cross_entropy_with_logits(logits, answers, pos_weight=torch.tensor(9.0), reduction="sum")
+    torch.testing.assert_close(weighted, expected / (5 + 9))
+    with pytest.raises(RequestError, match="ignore_index is True"):
+        ActivatedBranch(ignore_index=True)
+    with pytest.raises(RequestError, match="weight is -1"):
+        ActivatedBranch(weight=-1)

@@ -52,6 +52,7 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "dice": lambda y, p: -dice(y, p),
     "tversky": lambda y, p: -tversky(y, p),
     "dice_ce": lambda y, p: cross_entropy(y, p) - dice(y, p),
+    "smoothed_ce": lambda y, p: cross_entropy(0.9 * y + 0.1 / y.shape[1], p),
     "balanced_bce": lambda y, p: binary(y, p, 1 / share(y), 1 / share(1 - y)),
     "root_balanced_bce": lambda y, p: binary(y, p, share(y) ** -0.5, share(1 - y) ** -0.5),
     "effective_bce": lambda y, p: binary(y, p, 1 / (8 * share(y)).tanh(), 1 / (8 * share(1 - y)).tanh()),
@@ -66,6 +67,8 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "welsch": lambda y, p: -torch.exp(-((p - y) ** 2)),
     "log_absolute": lambda y, p: (1 + (p - y).abs()).log(),
     "absolute_percentage": lambda y, p: ((p - y) / (y + 1e-12)).abs(),
+    "log_ratio": lambda y, p: (p.log() - torch.where(y > 0, y.log(), 0)).abs(),
+    "symmetric_percentage": lambda y, p: (p - y).abs() / (p + y),
     "quantile_25": lambda y, p: torch.maximum((y - p) / 4, 3 * (p - y) / 4),
     "quantile_75": lambda y, p: torch.maximum(3 * (y - p) / 4, (p - y) / 4),
     "weighted_squares": lambda y, p: (1 + y) * (p - y) ** 2,
@@ -132,6 +135,12 @@ def test_the_percentage_error_fits_positive_targets_alone(lowest):
     found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0].values()
     assert ("shelf/absolute_percentage" in found) is (lowest > 0)
     assert ("absolute percentage error" in [one.label for one in baselines(task)]) is (lowest > 0)
+    positive = autoloss.SupervisedTask(
+        lambda: nn.Sequential(nn.Linear(3, 1), nn.Softplus()), pair, pair, "none", lambda p, y: p.mean().item()
+    )
+    relative = {"shelf/log_ratio", "shelf/symmetric_percentage"}
+    assert {one.loss for one in baselines(task)}.isdisjoint(relative)
+    assert ({one.loss for one in baselines(positive)} >= relative) is (lowest > 0)
 
 
 def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
@@ -143,7 +152,7 @@ def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
             "none": {"start": ["none"]},
         }.items()
     }
-    assert len(starts["default"]) == 11
+    assert len(starts["default"]) == 12
     assert starts["paper"] == starts["none"] == ()
 
 

@@ -16,7 +16,7 @@ Metric = Annotated[str | None, typer.Option(help="Metric to maximise; the task's
 Data = Annotated[str | None, typer.Option(help="Folder or file of the data set.")]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="An option of the task or a setting of a search; repeatable."),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs everything in this process.")]
 Ray = Annotated[

@@ -155,7 +155,7 @@ def retrain(
     data: arguments.Data = None,
     baselines: Annotated[
         str | None,
-        typer.Option(help="Names of the zoo, separated by commas; all; or none. Standard loss and Dice if omitted."),
+        typer.Option(help="Names of the zoo, separated by commas; all; or none. Those of a comparison if omitted."),
     ] = None,
     learning_rate: Annotated[
         float | None,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from autoloss.comparison.entrant import Entrant
+from autoloss.errors import RequestError
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import join_losses, split_branches
+from autoloss.space.pairs import PairBranch
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
 from autoloss.zoo.entry import Entry
 
 SEVERAL_CHANNELS = 2
 """One logit counts as two channels, and so for both kinds of probabilities; known losses fit by the kind of the branch itself."""
+OF_SHARES = {f"baseline/{name}" for name in ("class_weighted_ce", "class_weighted_bce", "logit_adjusted_ce")}
+"""Losses with the shares of the classes in the training data."""
+UNEVEN, LEAST_ROWS = 1.5, 2
+"""They take part where these differ by more than this factor, and a batch has fewer rows of the rarest class than this on average:
+else the shares of a batch, which formulas have, do as well."""
 MOST_RIVALS = 2
 """Number of baselines besides the standard loss that are measured on the test split: the best on the valid split."""
 
@@ -53,22 +62,31 @@ def join_with(best: Entrant, known: Iterable[Entrant], task: Task) -> list[Entra
 def _list_fitting(task: Task, every: bool) -> Iterator[str]:
     """Yield the entries of the zoo that are baselines of a branch, with the standard loss on the others."""
     shape = "space" if has_space(task) else "rows"
-    asked = [name for name, (when, items) in COMPARED.items() if (every or when == "usual") and items in ("any", shape)]
-    for branch in task.branches:
-        for name in asked:
-            if fits(ENTRIES[name], branch, task):
+    for branch, form in task.branches.items():
+        items = "groups" if isinstance(form, PairBranch) and "group" in form.columns else shape
+        for name, (when, fitting) in COMPARED.items():
+            if (every or when == "usual") and fitting in ("any", items) and fits(ENTRIES[name], branch, task):
                 yield join_losses({**task.standard, branch: name})
 
 
 def fits(entry: Entry, branch: str, task: Task) -> bool:
     """Return True if a loss of the zoo fits a branch of a task, its predictions and its targets."""
     form = task.branches[branch]
-    if not form.fits(entry.activation, SEVERAL_CHANNELS):
+    if not form.with_kernel(entry.activation).fits(entry.activation, SEVERAL_CHANNELS):
         return False
+    try:
+        entry.make_branch_loss(branch, form)
+    except RequestError:
+        return False
+    if entry.name in OF_SHARES:
+        shares = form.shares if isinstance(form, ActivatedBranch) else ()
+        rarest, batch = min(shares, default=1.0), task.recipe("proxy").get("batch_size") or math.inf
+        return rarest * batch < LEAST_ROWS and max(shares, default=0.0) > UNEVEN * rarest
     leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []
-    if entry.positive == "positive targets":
-        return all(bool((one["y"] > 0).all()) for one in leaves)
-    return all(bool((one["p"] > 0).all()) and bool((one["y"] >= 0).all()) for one in leaves)
+    needs = entry.positive.split(", ")
+    if "positive targets" in needs and not all(bool((one["y"] > 0).all()) for one in leaves):
+        return False
+    return "positive" not in needs or all(bool((one["p"] > 0).all() and (one["y"] >= 0).all()) for one in leaves)
 
 
 def standard_entrant(task: Task) -> Entrant | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import mean
 
-from autoloss.comparison.baselines import standard_entrant
+from autoloss.comparison.baselines import fits, standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
@@ -22,7 +22,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.settings import LEAST_LADDER, StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
-from autoloss.zoo.entries import say_loss
+from autoloss.zoo.entries import ENTRIES, say_loss
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
@@ -42,10 +42,14 @@ RESERVE = (2.0, 4.0)
 """Training equivalents that are kept for the last rungs, the recipe as it was given and the best: a quarter of the budget, at least
 so many that both are trained, at most so many that both are trained on two seeds."""
 CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
-    "baseline/ce": ("shelf/root_balanced_ce", "shelf/effective_ce", "shelf/balanced_ce"),
-    "baseline/bce": ("shelf/root_balanced_bce", "shelf/effective_bce", "shelf/balanced_bce"),
+    f"baseline/{kind}": (
+        *(f"shelf/{weight}_{kind}" for weight in ("root_balanced", "effective", "balanced")),
+        f"baseline/class_weighted_{kind}",
+    )
+    for kind in ("ce", "bce")
 }
-"""Standard loss → the same with weights of the classes: the root of the share, the effective number, the inverse."""
+"""Standard loss → the same with weights of the classes: of shares in the batch the root, the effective number and the inverse; the
+inverse of those in the training data."""
 _WEIGHTED = {name for names in CLASS_WEIGHTS.values() for name in names}
 
 
@@ -91,7 +95,7 @@ def climb_ladder(evaluator: Evaluator, seed: int, budget: float, record: Record)
     climb.run([given, *chosen], second)
     # Steps that follow the gradient grow with the weights: inverse shares of ten classes make them ten times as long.
     follows = "one_norm" in task.step_rules
-    longer_steps = {loss: evaluator.measure_weights(loss) for loss in _list_weighted(task, given) if follows}
+    longer_steps = {loss: evaluator.measure_weights(loss) for loss in list_weighted(given.loss, task) if follows}
     for best in climb.choose(chosen):
         varied, share = _vary(task, best, longer_steps), second
         # One branch has to learn something before the others count: short trainings tell only which way begins first, as long as
@@ -239,8 +243,10 @@ def _choose_longer(ranked: Sequence[Entrant]) -> list[Entrant]:
     return list(dict.fromkeys([*list(best.values())[:2], *ranked]))[:LONGER]
 
 
-def _list_weighted(task: Task, best: Entrant) -> Sequence[str]:
-    return CLASS_WEIGHTS.get(best.loss, ()) if len(task.branches) == 1 else ()
+def list_weighted(standard: str, task: Task) -> list[str]:
+    """Return the standard loss of a single branch with weights of the classes, as far as they fit."""
+    known, (branch, *_) = CLASS_WEIGHTS.get(standard, ()), task.branches
+    return [name for name in known if fits(ENTRIES[name], branch, task)]
 
 
 def _vary(task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]]) -> list[Entrant]:
@@ -250,7 +256,7 @@ def _vary(task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]])
         weights: Loss with weights of the classes → branch → norm of its gradient beside the standard loss's.
     """
     branches, found = list(task.branches), list[Entrant]()
-    for loss in _list_weighted(task, best):
+    for loss in list_weighted(best.loss, task):
         (norm,) = weights[loss].values() if loss in weights and best.step_rule == "recipe" else (1.0,)
         rate = float(f"{best.learning_rate / norm:.2g}")
         found.append(replace(best, label=say_loss(loss), loss=loss, learning_rate=rate))

@@ -288,14 +288,11 @@ def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:
 
 
 def choose_comparison(before: Comparison, now: Comparison) -> Comparison:
-    """Return which of two comparisons a run is judged by: the later one, unless it says less of the same losses.
+    """Return which of two comparisons a run is judged by: the later one, unless it says less of the best loss.
 
     >>> eight, three = (Comparison(seeds, [{"label": "#4", "loss": "p"}]) for seeds in (8, 3))
     >>> choose_comparison(eight, three).seeds
     8
     """
-
-    def list_found(compared: Comparison) -> set[str]:
-        return {entrant["loss"] for entrant in compared.entrants if not entrant.get("baseline")}
-
-    return before if before.seeds > now.seeds and list_found(now) <= list_found(before) else now
+    known, (best, *_) = {entrant["loss"] for entrant in before.entrants}, now.entrants
+    return before if before.seeds > now.seeds and best["loss"] in known else now

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autoloss import zoo
 from autoloss.comparison.baselines import has_space, standard_entrant
-from autoloss.comparison.climbing import CLASS_WEIGHTS
+from autoloss.comparison.climbing import list_weighted
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.explanation import CLASSES, CONFIDENCE, STEPS, Control, Explanation, Plan, read_explanation
 from autoloss.comparison.record import Record, tune_learning_rates
@@ -202,8 +202,9 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
 
 def list_known(trial: Trial, cause: str) -> Iterator[Control]:
     """Return known losses that weight items by the cause of a loss's gain, trained in the same way."""
-    found = {CLASSES: CLASS_WEIGHTS, CONFIDENCE: FOCUSED}.get(cause, {})
-    for name in found.get(trial.standard.loss, ()):
+    standard = trial.standard.loss
+    weighted = list_weighted(standard, trial.evaluator.task) if cause == CLASSES else []
+    for name in weighted or (FOCUSED.get(standard, ()) if cause == CONFIDENCE else ()):
         if name != trial.loss.loss:
             entrant = trial.train_alike(say_loss(name), name).spell_out()
             yield Control("known", name, entrant.label, entrant)

@@ -110,17 +110,17 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
     pairs = {row.entrant.label: compare_paired(found.score, row.score) for row in rivals}
     p_values = _correct_by_loss(rivals, {label: pair and pair.p_value for label, pair in pairs.items()})
     paired, p_value = pairs[rivals[0].entrant.label], p_values.get(rivals[0].entrant.label)
-    standing = _stand(0.0 if paired is None else paired.value, p_value, len(found.scores))
+    standing = _stand(paired, p_value, len(found.scores))
     return Judgement(standing, found, rivals[0], paired, p_values, losses)
 
 
-def _stand(difference: float, p_value: float | None, seeds: int) -> Standing:
+def _stand(difference: Estimate | None, p_value: float | None, seeds: int) -> Standing:
     significant = p_value is not None and p_value < SIGNIFICANT
     if seeds < 2:
         return Standing.ONE_SEED
-    if difference == 0:
+    if difference is None or difference.is_level:
         return Standing.EQUAL
-    if difference > 0:
+    if difference.value > 0:
         return Standing.BEATS if significant else Standing.AHEAD
     return Standing.WORSE if significant else Standing.BEHIND
 
@@ -264,7 +264,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     # The first of equal ones stays.
     known.sort(key=lambda row: row is not first)
     # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
-    chosen = max(known, key=lambda row: _weigh_lead(row, first))
+    chosen = max(known, key=lambda row: _weigh_lead(row, first).value)
+    if chosen not in own:
+        own.sort(key=lambda row: row is not first)
+        chosen = next((row for row in own if _weigh_lead(chosen, row).is_level), chosen)
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
@@ -294,7 +297,7 @@ def _is_tuned(row: Row) -> int:
     return 0 if others else 1 + ((row.entrant.learning_rate, row.entrant.scale) != (1.0, 1.0))
 
 
-def _weigh_lead(row: Row, than: Row) -> float:
+def _weigh_lead(row: Row, than: Row) -> Estimate:
     """Return a row's lead on the valid and test splits, which both may choose between known losses."""
     pairs = compare_paired(row.score, than.score), compare_paired(row.valid, than.valid)
     return combine([pair for pair in pairs if pair is not None])

@@ -22,6 +22,8 @@ LEAST_RESAMPLES = 10
 """With fewer resamples on which all scores are defined, the noise of the examples is not known."""
 LEVEL = 0.975
 """Quantile at the ends of a 95 % confidence interval."""
+NEGLIGIBLE = 0.1
+"""Share of its standard error below which a difference decides nothing: its p-value is above 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,15 @@ class Estimate:
         return total**2 / spent if spent else self.seeds - 1
 
     @property
+    def is_level(self) -> bool:
+        """True where the value is 0, or below a tenth of its standard error.
+
+        >>> Estimate(0.0001, 0.01, 8).is_level, Estimate(0.002, 0.01, 8).is_level, Estimate(0.1, None, 1).is_level
+        (True, False, False)
+        """
+        return abs(self.value) <= NEGLIGIBLE * (self.error or 0.0)
+
+    @property
     def half_width(self) -> float | None:
         """Half the width of the 95 % confidence interval; None where there is no error."""
         if self.error is None:
@@ -109,14 +120,14 @@ def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | Non
     return Estimate(mean(values), seeds_error, len(values), error, examples, min(len(means), examples) - 1)
 
 
-def combine(estimates: Sequence[Estimate]) -> float:
+def combine(estimates: Sequence[Estimate]) -> Estimate:
     """Return the mean of one difference that was measured on several splits; the plain mean where no noise is known.
 
     The variance between seeds is taken to be the same on all splits: that of two seeds alone is often far too small. Each split
     then counts by the inverse of its variance.
 
     >>> few, many = Estimate(0.2, 0.0001, 2), Estimate(-0.1, 0.05, 8)
-    >>> round(combine([few, many]), 3)
+    >>> round(combine([few, many]).value, 3)
     -0.04
     """
     freedom = sum(one.seeds - 1 for one in estimates)
@@ -124,9 +135,10 @@ def combine(estimates: Sequence[Estimate]) -> float:
     between = squares / freedom if freedom else 0.0
     variances = [between / one.seeds + (one.examples_error or 0.0) ** 2 for one in estimates]
     if not all(variances):
-        return mean(one.value for one in estimates)
+        return Estimate(mean(one.value for one in estimates), None, freedom)
     total = sum(1 / each for each in variances)
-    return sum(one.value / each for one, each in zip(estimates, variances, strict=True)) / total
+    value = sum(one.value / each for one, each in zip(estimates, variances, strict=True)) / total
+    return Estimate(value, total**-0.5, freedom)
 
 
 def shrink_means(scores: Sequence[Sequence[float]]) -> list[float]:

@@ -13,7 +13,7 @@ from autoloss.rejection.screen import bound_gains
 from autoloss.training.training import Training
 
 LEAST_STEPS = 32
-"""Optimizer steps of the shortest training that losses are compared by; docs/results.md ranks losses after them."""
+"""Optimizer steps of the shortest training that losses are compared by; docs/measurements.md ranks losses after them."""
 NEAR, SHARE_OF_STANDARD = 0.5, 0.9
 """η is lowered where the standard loss has at least this share of it, to this share of the standard loss's g."""
 LARGEST_SHARE = 0.5

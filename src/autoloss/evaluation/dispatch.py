@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError, keep_text
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.options import Natural, check_arguments
 from autoloss.proposing.records import (
     REASON_CHARACTERS,
     Attempt,
@@ -46,14 +47,13 @@ class Machines:
         RequestError: These values do not fit together.
     """
 
-    workers: int = 2
+    workers: Natural = 2
     ray: str | None = None
     ray_insecure: bool = False
     inject: str | None = None
 
     def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise RequestError(f"workers is {self.workers}; expected 0 (this process) or a number of processes.")
+        check_arguments(Machines, {name: getattr(self, name) for name in ("workers", "ray", "inject")})
         for name, value in {"ray": self.ray, "inject": self.inject}.items():
             if value is not None and self.workers == 0:
                 raise RequestError(f"workers is 0; {name} needs at least one worker process.")

@@ -54,13 +54,13 @@ class Floor:
 
         Args:
             score: None for trainings without one.
-            noise: Standard error of a score; one that is behind a constant has to lie between both by more.
+            noise: Standard error of a score; one that is behind a constant has to be ahead of the untrained network by more.
 
         >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(None, None).is_beaten(0.0)
         (True, True)
         >>> Floor(0.1, 0.5).is_beaten(0.4), Floor(0.1, 0.5).is_beaten(0.499), Floor(0.1, 0.5).is_beaten(0.1)
         (True, False, False)
-        >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(0.1, 0.5).is_beaten(0.4, noise=0.02)
+        >>> Floor(0.10, 0.12).is_beaten(0.11, noise=0.02), Floor(-0.5, 0.5).is_beaten(0.48, noise=0.1)
         (False, True)
         """
         if score is None or (self.untrained is not None and score <= self.untrained):
@@ -69,16 +69,18 @@ class Floor:
             return True
         if self.untrained is None or score <= self.untrained + noise:
             return False
-        return self.constant - score > max(noise, NEAR * (self.constant - self.untrained))
+        return self.constant - score > NEAR * (self.constant - self.untrained)
 
     def is_clearly_beaten(self, score: float | None, noise: float) -> bool:
-        """Return True if it is beaten by more than the noise: the best of many trainings is a little ahead by chance.
+        """Return True if it is beaten, and no part of it is within the noise: the best of many trainings is ahead by chance.
 
         >>> Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.05), Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.01)
         (False, True)
+        >>> Floor(-0.5, 0.5).is_clearly_beaten(0.48, noise=0.1)
+        False
         """
-        gain = self.measure_gain(score)
-        return self.is_beaten(score, noise) and (gain is None or gain > noise)
+        known = [one for one in (self.untrained, self.constant) if one is not None]
+        return score is not None and self.is_beaten(score, noise) and all(abs(score - one) > noise for one in known)
 
     def measure_gain(self, score: float | None) -> float | None:
         """Return the lead of a score over the higher one that it is ahead of, or else over the lower one; None without one.

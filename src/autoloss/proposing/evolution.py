@@ -149,7 +149,7 @@ CHANGES = {Kind.MUTATION, Kind.SUM, Kind.REFINEMENT}
 class Guided(Proposer):
     """The paper's evolution, except that a mutation is the best of several by a model of the scores, for a share of the candidates.
 
-    With the model for every mutation, losses found on cheap tasks failed more often with new training seeds (docs/results.md).
+    With the model for every mutation, losses found on cheap tasks failed more often with new training seeds (docs/measurements.md).
     A memory of earlier tasks orders trees drawn from nothing too, and is what the model expects where it has seen nothing yet.
     """
 

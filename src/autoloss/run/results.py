@@ -380,6 +380,7 @@ def training_command(search: Search, loss: str) -> str:
     settings = search.configuration.search
     parts += [f"--set search.learning_rate={settings.learning_rate:g}"] * (settings.learning_rate != 1)
     parts += [f"--set search.step_rule={settings.step_rule}"] * (settings.step_rule != "recipe")
+    parts += [f"--set search.length={settings.length:g}"] * (settings.length != 1)
     parts += ["--set search.tuned_threshold=true"] * settings.tuned_threshold
     parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in search.settings.task.frozen.items()]
     parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]

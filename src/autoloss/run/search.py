@@ -84,7 +84,7 @@ def search(
         directory: Folder of the run; a new one under `runs` by default.
         settings: Name, such as `evolution.lag` → value, to override the recipe's; or a whole `autoloss.Configuration`.
         recipe: The settings to begin with: `default`, which suits tens of trainings, or `paper`, those of the paper
-            for 500 trainings; docs/results.md compares them.
+            for 500 trainings; docs/measurements.md compares them.
         start: Losses to start from: a file with one on each line; or, separated by commas, formulas, names of the zoo, `zoo` or
             `shelf` for all of the formulas there that fit, and folders of runs, for the ten best losses of each; or several of
             these. The first candidates are those of them that pass the rejection protocol. They come beside those of the

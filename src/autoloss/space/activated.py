@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
+from autoloss.options import Amount, Natural, check_arguments
 from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import PROBABILITIES, Activation, BranchForm, Divisor, Encoding, Kernel
 from autoloss.space.operators import upcast
@@ -40,9 +41,11 @@ class ActivatedBranch(Branch):
         ignore_index: Class index whose positions are left out; of targets of the prediction's shape, such as several labels for
             each row, the value that stands for a missing one.
         divide_by: `all` positions N·H·W, as in the paper, or only the `valid` ones.
+        shares: Of the classes in the training data, for losses with fixed class weights; a `SupervisedTask` finds them. One logit
+            has two classes.
 
     Raises:
-        RequestError: The activation, encoding or divisor is unknown; on use, the shapes do not fit.
+        RequestError: An option is unknown or outside its range; on use, the shapes do not fit.
 
     >>> branch = ActivatedBranch(activation="sigmoid")
     >>> leaves = branch.leaves(torch.zeros(1, 2), {"target": torch.tensor([[1.0, 0.0]])})
@@ -53,17 +56,19 @@ class ActivatedBranch(Branch):
     activation: Activation = "softmax"
     measure: Callable[[Tensor, Tensor], float] | None = None
     encoding: Encoding = "one_hot"
-    tolerance: int = 5
+    tolerance: Natural = 5
     channels: int | None = None
     ignore_index: int | None = None
     divide_by: Divisor = "all"
-    weight: float = 1.0
+    weight: Amount = 1.0
+    shares: tuple[float, ...] = ()
     leaves_and_roles: Mapping[str, Role] = field(
         default_factory=lambda: {"y": Role.TARGET, "p": Role.PREDICTION}, init=False
     )
 
     def __post_init__(self) -> None:
-        BranchForm(activation=self.activation, encoding=self.encoding, divide_by=self.divide_by)
+        checked = ("activation", "encoding", "tolerance", "ignore_index", "divide_by", "weight")
+        check_arguments(ActivatedBranch, {name: getattr(self, name) for name in checked})
 
     @property
     def ranges(self) -> Mapping[str, Range]:

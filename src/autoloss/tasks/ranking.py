@@ -194,7 +194,6 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
         name="ranking",
         # Chosen by cross-validation; on rows held back the softmax and RankNet are level (docs/measurements.md).
         standard="baseline/listnet" if has_queries and set(relevance) <= {0, 1} else "baseline/ranknet",
-        baselines=("baseline/listnet", "baseline/pointwise", *(() if has_queries else ("baseline/auc_margin",))),
         lists=queries if has_queries else None,
     )
 

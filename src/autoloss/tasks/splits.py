@@ -193,6 +193,19 @@ def holds_classes(target: Tensor, branch: Branch) -> bool:
     return not target.is_floating_point() and target.dtype != torch.bool and not is_value
 
 
+def add_shares(branch: Branch, train: Split) -> Branch:
+    """Return the branch with the shares of the classes in the training data, where it tells those of single items apart."""
+    whole = train.whole()
+    if not isinstance(branch, ActivatedBranch) or branch.shares or whole is None or whole[1][0].numel() != 1:
+        return branch
+    classes = max(branch.channels or 0, 2)
+    is_told = branch.activation == "softmax" or (branch.activation == "sigmoid" and branch.channels == 1)
+    known = whole[1][(whole[1] >= 0) & (whole[1] < classes)].double()
+    if not is_told or not len(known) or not bool((known == known.round()).all()):
+        return branch
+    return dataclasses.replace(branch, shares=tuple((known.long().bincount(minlength=classes) / len(known)).tolist()))
+
+
 def describe_splits(splits: Mapping[str, Split], branch: Branch) -> str:
     """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes."""
     train = splits["train"]
@@ -206,7 +219,9 @@ def describe_splits(splits: Mapping[str, Split], branch: Branch) -> str:
     ignored = branch.ignore_index if isinstance(branch, ActivatedBranch) else None
     kept = classes != ignored if ignored is not None else torch.ones_like(classes, dtype=torch.bool)
     classes, shares = classes[kept], numbers[kept] / numbers[kept].sum()
-    most, least = (f"{classes[at]} ({shares[at]:.1%})".replace("%", " %") for at in (shares.argmax(), shares.argmin()))
+    # Of two equal shares, each is named once.
+    places = shares.argmax(), len(shares) - 1 - shares.flip(0).argmin()
+    most, least = (f"{classes[at]} ({shares[at]:.1%})".replace("%", " %") for at in places)
     return (
         f"Data: {counts} examples, inputs of size {shape}; {len(classes)} classes in train, {most} the most frequent and {least} "
         "the rarest."

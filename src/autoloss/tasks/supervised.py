@@ -16,9 +16,10 @@ from autoloss.errors import RequestError
 from autoloss.options import check_arguments
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.space.form import KINDS, STANDARD, Activation
+from autoloss.space.form import STANDARD, Activation
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
+from autoloss.space.pairs import PairBranch
 from autoloss.tasks.checks import (
     build_network,
     check_finite,
@@ -32,7 +33,7 @@ from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
 from autoloss.tasks.doubts import find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
-from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
+from autoloss.tasks.splits import Split, add_shares, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import (
@@ -83,7 +84,7 @@ class SupervisedTask(TrainerTask):
             predictions.
         data: Options for reading the data, and the part of the network's output that is the prediction.
         name: Name shown in tables; by default that of the variable and file where the task is read from a file, else of the metric.
-        standard: Formula or zoo name of the loss in common use; follows from the activation if None.
+        standard: Formula or zoo name of the loss in common use; by default that of the activation or of pairs.
         also: Further metrics by name, reported with the score.
         device: Device on which networks are trained.
         trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
@@ -154,13 +155,13 @@ class SupervisedTask(TrainerTask):
         for split in proxy.values():
             check_finite(split)
         self.obstacle = find_obstacle(proxy["train"])
-        if isinstance(branch, ActivatedBranch):
-            standard = standard or STANDARD[KINDS[branch.activation]]
+        if isinstance(branch, ActivatedBranch | PairBranch) and (kind := branch.form().kind):
+            standard = standard or STANDARD[kind]
         self.standard = {} if standard is None else {MAIN: standard}
         self._shape = probe_splits(network, proxy, branch, self.recipes["proxy"])
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
-        self._branch = self._set_measure(branch)
+        self._branch = add_shares(self._set_measure(branch), proxy["train"])
         read = [describe_splits(proxy, self._branch), *describe_folds(self._splits["proxy"], data)]
         if recipe.batch_size not in (None, size := self.recipes["proxy"].batch_size):
             read.append(

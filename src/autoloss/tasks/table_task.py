@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError, suggest
 from autoloss.options import Count, Positive, declare
 from autoloss.space.form import LARGEST_LIMIT
-from autoloss.space.loss import MAIN
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
@@ -39,10 +38,6 @@ def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.S
 
 
 Rows = NDArray[np.int64]
-PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
-"""Losses over pairs in common use, with which every comparison on such a task is made."""
-WEIGHTED = "baseline/lambdarank"
-"""Likewise where the pairs have weights."""
 
 
 @declare()
@@ -179,7 +174,6 @@ def build_score_task(
     sample_size: int,
     name: str,
     standard: str,
-    baselines: Sequence[str] = (),
     lists: Rows | None = None,
 ) -> SupervisedTask:
     """Build the task of scoring the rows of a table, in which NaN is imputed by the median of the training rows; target (N, K).
@@ -187,7 +181,6 @@ def build_score_task(
     `columns` maps each option to its column.
     An example is a row, or with `lists`, the group of each row counted from 0, the list of a group's rows; batches and
     samples of the rejection protocol have so many examples.
-    `baselines` are losses of the kind of task in common use besides those over pairs.
     """
     filled = impute(table.inputs, table.inputs[splits[0]])
     filled = standardise(filled, filled[splits[0]])
@@ -214,8 +207,6 @@ def build_score_task(
         standard=standard,
         also=also,
     )
-    weighted = () if branch.weigh == "none" else (WEIGHTED,)
-    task.baselines = tuple({MAIN: other} for other in (*PAIRWISE, *weighted, *baselines) if other != standard)
     named = ", ".join(f"{option} {column}" for option, column in columns.items())
     named = named[:1].upper() + named[1:]
     task.describe_data(describe_rows(table.file, len(target), table.left_out, named, table.used))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
+from autoloss.options import check_arguments
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.loading import Loading, load_batches
 from autoloss.tasks.task import Task, check_training
@@ -23,6 +24,7 @@ from autoloss.training.training import Diverged, Observe, Replicates, Scored, Tr
 Network = Callable[[], Any] | nn.Module
 FULL_LENGTH = 10.0
 """Epochs of a recipe of the schedule `full` that leaves them to be chosen, in epochs of a proxy; as in the paper."""
+SPLITS = ("train", "valid", "test")
 Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
 """Network → its parameter groups, each with a `factor` on the learning rate."""
 
@@ -36,12 +38,21 @@ class FullSchedule:
         recipe: Recipe; the proxy's if None.
         groups: Makes parameter groups of the network; the proxy's if None.
         data: Split → data, for the splits that differ; None for a split that the schedule trains on and so cannot evaluate.
+
+    Raises:
+        RequestError: An argument is of another type, or a split has another name.
     """
 
     network: Network | None = None
     recipe: Recipe | None = None
     groups: Groups | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(FullSchedule, {name: getattr(self, name) for name in ("network", "recipe", "groups", "data")})
+        for split in self.data:
+            if split not in SPLITS:
+                raise unknown("split", split, SPLITS)
 
 
 class TrainerTask(Task):

@@ -143,6 +143,15 @@ dice | softmax | one_hot | Dice coefficient | Dice | @region_losses.soft_dice
 wce | softmax | one_hot | mAcc | weighted cross entropy | @region_losses.weighted_cross_entropy
     cross entropy weighted by the inverse frequencies of the classes in a batch
     Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells
+class_weighted_ce | softmax | one_hot | — | cross entropy with class weights | @region_losses.class_weighted_cross_entropy
+    nn.CrossEntropyLoss(weight=…) with the inverse shares of the classes in the training data
+    King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2
+class_weighted_bce | sigmoid | one_hot | — | binary cross entropy with class weights | @region_losses.class_weighted_cross_entropy
+    the same for one logit: nn.BCEWithLogitsLoss(pos_weight=…), both classes with the same sum of weights
+    King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2
+logit_adjusted_ce | softmax | one_hot | — | logit-adjusted cross entropy | @region_losses.logit_adjusted_cross_entropy
+    cross entropy of the logits plus the logarithms of the shares of the classes in the training data
+    Menon et al., 2021, Long-tail learning via logit adjustment, Eq. 10, with τ = 1
 lovasz | softmax | one_hot | mIoU | Lovász | @region_losses.lovasz_softmax
     Lovász-Softmax over the classes that a batch holds
     Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11
@@ -234,7 +243,7 @@ def _read_found() -> Iterator[Entry]:
         yield Entry(f"found/{name}", does, source, metric, target, activation, formula=formula)
 
 
-COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "rows"]]] = {
+COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "rows", "groups"]]] = {
     "baseline/dice": ("usual", "any"),
     "baseline/lovasz": ("usual", "space"),
     "shelf/tversky": ("usual", "space"),
@@ -246,14 +255,23 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
     "shelf/absolute_percentage": ("usual", "any"),
+    "shelf/log_ratio": ("usual", "any"),
+    "shelf/symmetric_percentage": ("usual", "any"),
     **{f"baseline/quantile_{share}": ("usual", "rows") for share in (5, 10, 90, 95)},
+    **{f"baseline/{name}": ("usual", "any") for name in ("ranknet", "auc_hinge", "auc_square", "auc_exponential")},
+    **{f"baseline/{name}": ("usual", "any") for name in ("lambdarank", "listnet", "pointwise", "cox")},
+    "baseline/auc_margin": ("usual", "rows"),
+    **{
+        f"baseline/{name}": ("usual", "any")
+        for name in ("class_weighted_ce", "class_weighted_bce", "logit_adjusted_ce")
+    },
     "baseline/wce": ("full", "any"),
     "baseline/dpce": ("full", "space"),
     "baseline/ssim": ("full", "space"),
     "baseline/ce_ssim": ("full", "space"),
 }
 """Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with
-all of them, and of which items: those with space, such as images, single rows, or any."""
+all of them, and of which items: those with space, such as images, single rows, those of groups, such as queries, or any."""
 _WHOLE = (_combine("det", "all four branches"), _combine("ins", "all five branches"))
 ENTRIES = {row.name: row for row in (*_read_published(), *_WHOLE, *_read_baselines(), *SHELF, *_read_found())}
 

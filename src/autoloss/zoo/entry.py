@@ -29,7 +29,7 @@ class Entry:
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
         title: Common name, if it differs from `name`.
-        positive: `positive` if it needs positive predictions and targets from 0 on, `positive targets` if positive targets alone.
+        positive: What it needs: `positive` predictions with targets from 0 on, `positive targets`, or both, with a comma between.
     """
 
     name: str

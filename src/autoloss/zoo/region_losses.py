@@ -43,6 +43,7 @@ class Regions:
         counted: True at positions that count, (N, 1, H, W).
         divisor: Divisor of the branch: N·H·W, or the number of positions that count.
         tolerance: Tolerance of border metrics, in pixels.
+        shares: Of the classes in the training data, one each.
     """
 
     p: Tensor
@@ -50,6 +51,7 @@ class Regions:
     counted: Tensor
     divisor: float | Tensor
     tolerance: int = TOLERANCE
+    shares: Sequence[float] = ()
 
 
 @final
@@ -74,9 +76,9 @@ class RegionLoss:
 
 def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Regions:
     """Return the regions of a raw prediction and its target; those of a volume are its slices."""
-    tolerance = TOLERANCE
+    tolerance, shares = TOLERANCE, ()
     if isinstance(branch, ActivatedBranch):
-        tolerance = branch.tolerance
+        tolerance, shares = branch.tolerance, branch.shares
         if branch.encoding != "one_hot":
             branch = replace(branch, encoding="one_hot")
     leaves = branch.leaves(upcast(prediction), context)
@@ -87,7 +89,7 @@ def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tenso
     else:
         p, y = (torch.where(counted, values, torch.zeros_like(values)) for values in (p, y))
     p, y, counted = map(flatten_depth, (p, y, counted))
-    return Regions(p, y, counted, branch.divisor(context), tolerance)
+    return Regions(p, y, counted, branch.divisor(context), tolerance, shares)
 
 
 def average_over_classes(losses: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +118,34 @@ def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = N
         raise RequestError(f"{len(weights)} class weights were given for {y.shape[1]} classes; give one for each.")
     share = y * scale.view(1, -1, 1, 1)
     return (share * negative_log(regions.p)).sum() / share.sum().clamp(min=EPSILON)
+
+
+def class_weighted_cross_entropy(regions: Regions) -> Tensor:
+    """Return cross entropy with the inverse shares of the classes in the training data as weights.
+
+    Where a batch holds few rows of a rare class, its own shares are too uncertain for weights.
+
+    Source: King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2.
+    """
+    shares = _get_shares(regions)
+    return weighted_cross_entropy(regions, [1 / share if share else 0.0 for share in shares.tolist()])
+
+
+def logit_adjusted_cross_entropy(regions: Regions) -> Tensor:
+    """Return cross entropy of the logits plus the logarithms of the shares of the classes in the training data.
+
+    Source: Menon et al., 2021, Long-tail learning via logit adjustment, Eq. 10, with τ = 1.
+    """
+    odds = regions.p * _get_shares(regions).view(1, -1, 1, 1)
+    adjusted = odds / odds.sum(1, keepdim=True).clamp(min=EPSILON)
+    return (regions.y * negative_log(adjusted)).sum() / regions.divisor
+
+
+def _get_shares(regions: Regions) -> Tensor:
+    """Return the shares of the classes, (C,): those of the batch where the branch does not know those of the training data."""
+    if len(regions.shares) == regions.p.shape[1]:
+        return regions.p.new_tensor(regions.shares)
+    return regions.y.sum(POSITIONS) / regions.y.sum().clamp(min=EPSILON)
 
 
 def distance_penalised_cross_entropy(regions: Regions) -> Tensor:

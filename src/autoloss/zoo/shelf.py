@@ -46,6 +46,8 @@ tversky | Tversky loss | soft Tversky index of each class | -mean_nhw(y * p) / m
     {TVERSKY}
 dice_ce | cross entropy with Dice | cross entropy plus soft Dice | -y * log(p) - mean_nhw(y * p) / mean_nhw(y + p)
     {COMPOUND}
+smoothed_ce | label smoothing | cross entropy, a tenth of each label spread over all classes | -(9 * y + mean_c(y)) * log(p) / 10
+    Szegedy et al., 2016, Rethinking the Inception Architecture for Computer Vision, Section 7, with ε = 0.1
 """,
     "sigmoid": f"""
 balanced_bce | balanced binary cross entropy | binary cross entropy over the shares of yes and no | \
@@ -93,6 +95,12 @@ weighted_squares | weighted squared error | squared error weighted by one plus t
     "none, positive targets": """
 absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
     de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
+""",
+    "none, positive, positive targets": """
+log_ratio | absolute log ratio | absolute error of the logarithms | abs(log(p) - log(y))
+    Tofallis, 2015, A Better Measure of Relative Prediction Accuracy for Model Selection and Model Estimation
+symmetric_percentage | symmetric percentage error | absolute error in proportion to prediction and target | abs(p - y) / (p + y)
+    Makridakis, 1993, Accuracy Measures: Theoretical and Practical Concerns
 """,
     "none, positive": """
 poisson | Poisson loss | negative log-likelihood of counts | p - y * log(p)

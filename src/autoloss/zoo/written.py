@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -88,9 +88,11 @@ class ScoreLoss(ABC):
     """A loss of the scores of all items of a batch: (raw prediction, context) → scalar, with the weight of the branch.
 
     Raises:
-        RequestError: The branch is not one of pairs; on use, its target lacks a column.
+        RequestError: The branch is not one of pairs, or its values mean something else to the loss.
     """
 
+    of_times: ClassVar[bool] = False
+    """Whether values are times, with the column `event`, of which the earlier one comes first; otherwise a relevance."""
     branch: Branch
 
     def __post_init__(self) -> None:
@@ -98,6 +100,11 @@ class ScoreLoss(ABC):
             raise RequestError(
                 f"{type(self).__name__} compares the scores of items; this branch has the leaves "
                 f"{', '.join(self.branch.leaves_and_roles)}. It is for the tasks ranking and survival, or an autoloss.PairBranch."
+            )
+        if ("event" in self.branch.columns) != self.of_times:
+            wanted = "times, with the column event" if self.of_times else "relevance, without the column event"
+            raise RequestError(
+                f"{type(self).__name__} is a loss of {wanted}; this branch has the columns {', '.join(self.branch.columns)}."
             )
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
@@ -117,10 +124,7 @@ class ScoreLoss(ABC):
     def get_column(self, target: Tensor, name: str) -> Tensor:
         assert isinstance(self.branch, PairBranch)
         found = self.branch.get_column(target, name)
-        if found is None:
-            raise RequestError(
-                f"{type(self).__name__} needs the column {name!r}; it has {', '.join(self.branch.columns)}."
-            )
+        assert found is not None
         return found
 
 
@@ -132,6 +136,8 @@ class Cox(ScoreLoss):
 
     Source: Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4.
     """
+
+    of_times = True
 
     def compute(self, scores: Tensor, target: Tensor) -> Tensor:
         event, times = self.get_column(target, "event") > 0, self.get_column(target, "value")
@@ -189,9 +195,12 @@ class AucMargin(ScoreLoss):
 class Pointwise(ScoreLoss):
     """Binary cross entropy of each item alone, between the sigmoid of its score and its relevance over the batch's largest.
 
+    Where some relevance is negative, the least of the batch counts as 0.
+
     Source: the standard loss of click prediction and of classification, see Burges et al., 2005, Section 2.
     """
 
     def compute(self, scores: Tensor, target: Tensor) -> Tensor:
         value = self.get_column(target, "value").to(scores)
+        value = value - value.min().clamp(max=0) if len(value) else value
         return F.binary_cross_entropy_with_logits(scores, value / value.max().clamp(min=1e-12) if len(value) else value)
