@@ -88,12 +88,12 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
 
 
 def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
-    best, changed = summary.top[:1], search.reader.last_change
+    best, changed = search.top(1), search.reader.last_change
     return {
         summary.state.unit: summary.state.progress,
         **({"trainings": write_counts(count_trainings(search))} if summary.shares else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
-        "best on valid": score_of(search, best[0].found.score, best[0].found.fidelity) if best else "–",
+        "best on valid": score_of(search, best[0].score, best[0].fidelity) if best else "–",
         "last written": "–" if changed is None else time.strftime(TIME, time.localtime(changed)),
     }
 

@@ -263,10 +263,10 @@ def build_task(
         _log.warning(note)
     count = count_held_out(options.held_out, len(images), PAPER_HELD_OUT[name])
     rest, valid = images.hold_out(count, options.seed)
-    classes = len(images.classes)
-    return DetectionTask(
+    train, classes = rest.with_objects().draw(options.share, options.seed), len(images.classes)
+    task = DetectionTask(
         functools.partial(proxy.network, classes, heads),
-        train=rest.with_objects().draw(options.share, options.seed),
+        train=train,
         valid=valid,
         test=test,
         classes=classes,
@@ -287,6 +287,10 @@ def build_task(
         device=options.find_device(),
         loaders=options.loaders,
     )
+    parts = ((part, sum(len(one.labels) for one in part.annotations)) for part in (train, valid, test))
+    read = "; ".join(f"{len(part)} images of {part.name} with {count} objects" for part, count in parts)
+    task.describe_data(f"Read {read}.")
+    return task
 
 
 def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImages]:
