@@ -328,6 +328,8 @@ def test_weights_and_priors_of_the_training_data_are_those_of_torch():
     weights = torch.where(shares > 0, 1 / shares, 0)
     torch.testing.assert_close(found["class_weighted_ce"], F.cross_entropy(prediction, target, weights))
     torch.testing.assert_close(found["logit_adjusted_ce"], F.cross_entropy(prediction + shares.log(), target))
+    own = zoo.get("baseline/class_weighted_ce").criterion(shares=branch.shares)
+    torch.testing.assert_close(own(prediction, target), found["class_weighted_ce"])
     one = ActivatedBranch(activation="sigmoid", shares=(0.9, 0.1))
     logits, answers = prediction[:, :1], (target == 2).double()[:, None]
     weighted = zoo.get_entry("baseline/class_weighted_bce").factory(one)(logits, {"target": answers})

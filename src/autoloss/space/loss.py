@@ -36,6 +36,7 @@ def criterion(
     target: Encoding = "one_hot",
     tolerance: int = 5,
     divisor: Divisor = "all",
+    shares: tuple[float, ...] = (),
 ) -> LossModule:
     """Return the loss as an `nn.Module` for any training loop: (prediction, target) → scalar.
 
@@ -45,6 +46,7 @@ def criterion(
         target: The encoding of y: `one_hot` classes, or for boundary metrics their `edge` or `band`.
         tolerance: Half width of the band in pixels.
         divisor: Divide by `all` positions N·H·W, as in the paper, or by the `valid` ones.
+        shares: Of the classes in the training data, for losses with fixed class weights, which otherwise take those of a batch.
 
     Raises:
         RequestError: The loss has several branches, or an option is unknown.
@@ -59,7 +61,12 @@ def criterion(
             "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
         )
     branch = ActivatedBranch(
-        activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
+        activation=activation,
+        ignore_index=ignore_index,
+        encoding=target,
+        tolerance=tolerance,
+        divide_by=divisor,
+        shares=tuple(shares),
     )
     name = str(self) if isinstance(self, HandWritten) else str(*self.values())
     return LossModule(name, bind({MAIN: self}, {MAIN: branch})[MAIN], branch)

@@ -45,8 +45,8 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
         sizes = [max(map(abs, find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
         if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
             doubts.append(
-                f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
-                "mean and standard deviation."
+                f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1, and log(p) has no gradient "
+                "where a network is so sure of a wrong class that p is 0. Scale them, for example by mean and standard deviation."
             )
         ends = find_extremes(target)
         if name != "train" and target.is_floating_point() and ends[0] == ends[1]:

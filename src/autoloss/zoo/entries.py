@@ -144,7 +144,7 @@ wce | softmax | one_hot | mAcc | weighted cross entropy | @region_losses.weighte
     cross entropy weighted by the inverse frequencies of the classes in a batch
     Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells
 class_weighted_ce | softmax | one_hot | — | cross entropy with class weights | @region_losses.class_weighted_cross_entropy
-    nn.CrossEntropyLoss(weight=…) with the inverse shares of the classes in the training data
+    nn.CrossEntropyLoss(weight=1 / shares), with the shares of the classes in the training data
     King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2
 class_weighted_bce | sigmoid | one_hot | — | binary cross entropy with class weights | @region_losses.class_weighted_cross_entropy
     the same for one logit: nn.BCEWithLogitsLoss(pos_weight=…), both classes with the same sum of weights
