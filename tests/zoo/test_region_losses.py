@@ -335,6 +335,13 @@ def test_weights_and_priors_of_the_training_data_are_those_of_torch():
     weighted = zoo.get_entry("baseline/class_weighted_bce").factory(one)(logits, {"target": answers})
     expected = F.binary_cross_entropy_with_logits(logits, answers, pos_weight=torch.tensor(9.0), reduction="sum")
     torch.testing.assert_close(weighted, expected / (5 + 9))
+    several = ActivatedBranch(activation="sigmoid", shares=(0.5, 0.1, 0.9, 0.0))
+    labels = (torch.rand(6, CLASSES, generator=generator) < 0.5).double() * torch.tensor([1.0, 1, 1, 0])
+    found = zoo.get_entry("baseline/class_weighted_bce").factory(several)(prediction, {"target": labels})
+    parts = torch.tensor([0.5, 0.1, 0.9, 0.0]).double()
+    weights = torch.where(labels > 0, 1 / parts.clamp(min=1e-12), 1 / (1 - parts))
+    each = F.binary_cross_entropy_with_logits(prediction, labels, reduction="none")
+    torch.testing.assert_close(found, (weights * each).sum() / weights.sum())
     with pytest.raises(RequestError, match="ignore_index is True"):
         ActivatedBranch(ignore_index=True)
     with pytest.raises(RequestError, match="weight is -1"):

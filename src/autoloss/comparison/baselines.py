@@ -79,7 +79,10 @@ def fits(entry: Entry, branch: str, task: Task) -> bool:
     except RequestError:
         return False
     if entry.name in OF_SHARES:
-        shares = form.shares if isinstance(form, ActivatedBranch) else ()
+        yes = form.shares if isinstance(form, ActivatedBranch) else ()
+        no = [1 - share for share in yes] if entry.activation == "sigmoid" else []
+        # A class that the training data lack has no weight.
+        shares = [share for share in (*yes, *no) if share]
         rarest, batch = min(shares, default=1.0), task.recipe("proxy").get("batch_size") or math.inf
         return rarest * batch < LEAST_ROWS and max(shares, default=0.0) > UNEVEN * rarest
     leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []

@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 
 import torch
 
+from autoloss.comparison.baselines import OF_SHARES
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import Term
 from autoloss.numbers import figure, plus_minus
@@ -126,6 +127,7 @@ def write_code(entry: Entry) -> str:
     if entry.activation.startswith("pair"):
         bound = f'autoloss.bind({{"main": autoloss.zoo.get("{entry.name}")}}, task.branches)["main"]'
         return f'loss = {bound}(scores, task.branches["main"].make_context(scores, targets))'
+    options += ", shares=shares" * (entry.name in OF_SHARES)
     if not options:
         return f'loss = autoloss.zoo.get("{entry.name}")'
     return f'criterion = autoloss.zoo.get("{entry.name}").criterion({options})'

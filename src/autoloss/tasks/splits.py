@@ -194,16 +194,26 @@ def holds_classes(target: Tensor, branch: Branch) -> bool:
 
 
 def add_shares(branch: Branch, train: Split) -> Branch:
-    """Return the branch with the shares of the classes in the training data, where it tells those of single items apart."""
+    """Return the branch with the shares of the classes in the training data where these are tensors of single items, without space.
+
+    Of several labels at once, each has the share of the rows that have it.
+    """
     whole = train.whole()
-    if not isinstance(branch, ActivatedBranch) or branch.shares or whole is None or whole[1][0].numel() != 1:
+    if not isinstance(branch, ActivatedBranch) or branch.shares or branch.activation == "none" or whole is None:
         return branch
-    classes = max(branch.channels or 0, 2)
-    is_told = branch.activation == "softmax" or (branch.activation == "sigmoid" and branch.channels == 1)
-    known = whole[1][(whole[1] >= 0) & (whole[1] < classes)].double()
-    if not is_told or not len(known) or not bool((known == known.round()).all()):
+    channels, target = branch.channels or 1, whole[1][train.indices]
+    kept = target[target != branch.ignore_index] if branch.ignore_index is not None else target
+    if target[0].numel() == 1 and (channels == 1 or branch.activation == "softmax"):
+        classes = max(channels, 2)
+        known = kept[(kept >= 0) & (kept < classes)].double()
+        found = known.long().bincount(minlength=classes) / max(1, len(known))
+    elif branch.activation == "sigmoid" and target.shape[1:].numel() == channels and kept.numel() == target.numel():
+        known = target.double().flatten(1)
+        found = known.mean(dim=0)
+    else:
         return branch
-    return dataclasses.replace(branch, shares=tuple((known.long().bincount(minlength=classes) / len(known)).tolist()))
+    are_shares = len(known) > 0 and bool((known == known.round()).all()) and bool(((found >= 0) & (found <= 1)).all())
+    return dataclasses.replace(branch, shares=tuple(found.tolist())) if are_shares else branch
 
 
 def describe_splits(splits: Mapping[str, Split], branch: Branch) -> str:

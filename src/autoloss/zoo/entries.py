@@ -146,8 +146,9 @@ wce | softmax | one_hot | mAcc | weighted cross entropy | @region_losses.weighte
 class_weighted_ce | softmax | one_hot | — | cross entropy with class weights | @region_losses.class_weighted_cross_entropy
     nn.CrossEntropyLoss(weight=1 / shares), with the shares of the classes in the training data
     King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2
-class_weighted_bce | sigmoid | one_hot | — | binary cross entropy with class weights | @region_losses.class_weighted_cross_entropy
-    the same for one logit: nn.BCEWithLogitsLoss(pos_weight=…), both classes with the same sum of weights
+class_weighted_bce | sigmoid | one_hot | — | binary cross entropy with class weights | \
+@region_losses.class_weighted_binary_cross_entropy
+    nn.BCEWithLogitsLoss with the inverse shares of yes and no in the training data as weights, for each label
     King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2
 logit_adjusted_ce | softmax | one_hot | — | logit-adjusted cross entropy | @region_losses.logit_adjusted_cross_entropy
     cross entropy of the logits plus the logarithms of the shares of the classes in the training data

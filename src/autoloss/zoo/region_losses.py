@@ -131,6 +131,16 @@ def class_weighted_cross_entropy(regions: Regions) -> Tensor:
     return weighted_cross_entropy(regions, [1 / share if share else 0.0 for share in shares.tolist()])
 
 
+def class_weighted_binary_cross_entropy(regions: Regions) -> Tensor:
+    """Return binary cross entropy of each label, yes and no with the inverse shares of both in the training data as weights.
+
+    Source: King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2.
+    """
+    p, y, shares = regions.p, regions.y, _get_shares(regions).view(1, -1, 1, 1)
+    weights = regions.counted * (y / shares.clamp(min=EPSILON) + (1 - y) / (1 - shares).clamp(min=EPSILON))
+    return (weights * (y * negative_log(p) + (1 - y) * negative_log(1 - p))).sum() / weights.sum().clamp(min=EPSILON)
+
+
 def logit_adjusted_cross_entropy(regions: Regions) -> Tensor:
     """Return cross entropy of the logits plus the logarithms of the shares of the classes in the training data.
 
@@ -145,7 +155,7 @@ def _get_shares(regions: Regions) -> Tensor:
     """Return the shares of the classes, (C,): those of the batch where the branch does not know those of the training data."""
     if len(regions.shares) == regions.p.shape[1]:
         return regions.p.new_tensor(regions.shares)
-    return regions.y.sum(POSITIONS) / regions.y.sum().clamp(min=EPSILON)
+    return regions.y.sum(POSITIONS) / regions.counted.sum().clamp(min=1)
 
 
 def distance_penalised_cross_entropy(regions: Regions) -> Tensor:
