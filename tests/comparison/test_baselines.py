@@ -400,3 +400,31 @@ def test_class_weights_of_the_training_data_take_part_where_those_of_a_batch_are
     assert sum(branch.shares) == pytest.approx(1, abs=0.7)
     standard = made.standard["main"]
     assert set(list_weighted(standard, made)) & OF_SHARES == {name for name in known if "weighted" in name}
+
+
+def test_the_ladders_best_with_class_weights_and_the_baseline_of_that_name_are_one(tmp_path):
+    made, weighted = long_tail(16), "baseline/class_weighted_ce"
+    best = Entrant("cross entropy with class weights", weighted, baseline=True, step_rule="one_norm")
+    ladder = Ladder(
+        (Rung(best, 1.0, (0.9,)), Rung(Entrant("ce", "baseline/ce", baseline=True), 1.0, (0.1,))), 4.0, "baseline/ce"
+    )
+
+    class ByWay(Record):
+        def run_trainings(self, jobs):
+            for job in jobs:
+                way = job.loss, job.training.step_rule, job.training.learning_rate
+                score = 0.9 if way == (weighted, "one_norm", 1.0) else 0.1
+                self.outcomes[job] = Outcome(state=State.SCORED, score=score, fidelity=job.training.fidelity)
+            return self.outcomes
+
+    with Store(tmp_path, write=True) as store:
+        store.write_settings(
+            RunSettings(configuration=Configuration(), task=TaskReference("x"), title="x", branches={}, release="1")
+        )
+        with start_workers(Evaluator(made, {}, Configuration()), Machines(workers=0)) as dispatcher:
+            record = ByWay(dispatcher, store)
+            rows = compare_with_baselines(
+                [Entrant("#3", "mul(y, p)")], made, Configuration(), 1, store, record, ladder=ladder
+            )
+    found = [row.entrant for row in rows if (row.entrant.loss, row.entrant.step_rule) == (weighted, "one_norm")]
+    assert len(found) == len({one.learning_rate for one in found}) == 1

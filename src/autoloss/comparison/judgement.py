@@ -267,7 +267,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     chosen = max(known, key=lambda row: _weigh_lead(row, first).value)
     if chosen not in own:
         own.sort(key=lambda row: row is not first)
-        chosen = next((row for row in own if _weigh_lead(chosen, row).is_level), chosen)
+        level = (row for row in own if _subtract(chosen, row).is_level or _weigh_lead(chosen, row).is_level)
+        chosen = next(level, chosen)
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
