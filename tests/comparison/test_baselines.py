@@ -358,7 +358,7 @@ def test_losses_over_pairs_in_common_use_are_baselines_of_any_task_with_such_a_b
 
 
 def long_tail(batch_size: int, classes: int = 20, target: str = "classes") -> SupervisedTask:
-    """Return a task of rows whose classes halve in number from one to the next."""
+    """Return a task of rows each of whose classes has 0.7 times as many as the one before."""
     labels = torch.multinomial(0.7 ** torch.arange(classes), 800, replacement=True, generator=torch.manual_seed(0))
     inputs = torch.randn(800, 4) + labels[:, None] / 4
     activation, outputs = "softmax", classes

@@ -61,6 +61,17 @@ def test_a_lead_far_within_the_noise_is_no_reason_to_change_the_loss():
         assert found.origin == origin
 
 
+def test_of_what_is_level_the_best_way_of_the_standard_loss_is_recommended_also_before_its_class_weights():
+    weighted = Entrant("balanced ce", "shelf/balanced_ce", baseline=True, step_rule="one_norm")
+    ladder = Ladder((Rung(weighted, 1.0, (0.9,)), Rung(GIVEN, 1.0, (0.7,))), 4.0, "baseline/ce")
+    wild = tuple(Outcome(state=State.SCORED, score=0.88 + 0.9 * (-1) ** seed) for seed in range(8))
+    tuned = noisy(0.9, 1)
+    shelf = tuple(replace(one, score=one.score + 0.01 * (-1) ** seed + 1e-5) for seed, one in enumerate(tuned))
+    found = recommend([Row(GIVEN, wild), Row(TUNED, tuned), Row(weighted, shelf)], 7, ladder, "baseline/ce")
+    assert found is not None
+    assert (found.loss, found.recipe) == ("baseline/ce", {"step_rule": "one_norm"})
+
+
 def test_the_standard_loss_is_called_so_where_the_search_had_it_as_a_candidate():
     candidate = Entrant("#3 cross entropy", "neg(mul(y, log(p)))", known=True, step_rule="one_norm", learning_rate=0.3)
     found = recommend([row(GIVEN, 0.7), row(TUNED, 0.8), Row(candidate, noisy(0.9, 1))], 7, LADDER, "baseline/ce")

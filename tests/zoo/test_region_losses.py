@@ -317,16 +317,16 @@ def test_nearness_of_an_image_of_one_class_is_nothing():
 
 def test_weights_and_priors_of_the_training_data_are_those_of_torch():
     generator = torch.Generator().manual_seed(0)
-    shares = torch.tensor([0.7, 0.2, 0.1, 0.0], dtype=torch.float64)
+    shares = torch.tensor([0.7, 0.2, 0.1, 0.1], dtype=torch.float64)
     prediction = torch.randn(6, CLASSES, generator=generator, dtype=torch.float64)
     target = torch.tensor([0, 0, 1, 2, 0, 1])
-    branch = ActivatedBranch(shares=tuple(shares.tolist()))
+    # The training data lack the last class, which then has the share of the rarest.
+    branch = ActivatedBranch(shares=(0.7, 0.2, 0.1, 0.0))
     found = {
         name: zoo.get_entry(f"baseline/{name}").factory(branch)(prediction, {"target": target})
         for name in ("class_weighted_ce", "logit_adjusted_ce")
     }
-    weights = torch.where(shares > 0, 1 / shares, 0)
-    torch.testing.assert_close(found["class_weighted_ce"], F.cross_entropy(prediction, target, weights))
+    torch.testing.assert_close(found["class_weighted_ce"], F.cross_entropy(prediction, target, 1 / shares))
     torch.testing.assert_close(found["logit_adjusted_ce"], F.cross_entropy(prediction + shares.log(), target))
     own = zoo.get("baseline/class_weighted_ce").criterion(shares=branch.shares)
     torch.testing.assert_close(own(prediction, target), found["class_weighted_ce"])
@@ -338,11 +338,16 @@ def test_weights_and_priors_of_the_training_data_are_those_of_torch():
     several = ActivatedBranch(activation="sigmoid", shares=(0.5, 0.1, 0.9, 0.0))
     labels = (torch.rand(6, CLASSES, generator=generator) < 0.5).double() * torch.tensor([1.0, 1, 1, 0])
     found = zoo.get_entry("baseline/class_weighted_bce").factory(several)(prediction, {"target": labels})
-    parts = torch.tensor([0.5, 0.1, 0.9, 0.0]).double()
-    weights = torch.where(labels > 0, 1 / parts.clamp(min=1e-12), 1 / (1 - parts))
+    parts = torch.tensor([0.5, 0.1, 0.9, 0.1]).double()
+    weights = torch.where(labels > 0, 1 / parts, 1 / (1 - parts))
     each = F.binary_cross_entropy_with_logits(prediction, labels, reduction="none")
     torch.testing.assert_close(found, (weights * each).sum() / weights.sum())
     with pytest.raises(RequestError, match="ignore_index is True"):
         ActivatedBranch(ignore_index=True)
     with pytest.raises(RequestError, match="weight is -1"):
         ActivatedBranch(weight=-1)
+    with pytest.raises(RequestError, match="from 0 to 1"):
+        ActivatedBranch(shares=(-0.5, 1.5))
+    with pytest.raises(RequestError, match="shares of 2 classes; expected 4"):
+        zoo.get("baseline/class_weighted_ce").criterion(shares=(0.5, 0.5))(prediction, target)
+    assert ActivatedBranch(ignore_index=-1.0).form().ignore_index == -1

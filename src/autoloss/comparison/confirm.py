@@ -296,5 +296,5 @@ def choose_comparison(before: Comparison, now: Comparison) -> Comparison:
     >>> choose_comparison(eight, three).seeds
     8
     """
-    known, (best, *_) = {entrant["loss"] for entrant in before.entrants}, now.entrants
+    known, (best, *_) = {one["loss"] for one in before.entrants if not one.get("baseline")}, now.entrants
     return before if before.seeds > now.seeds and best["loss"] in known else now

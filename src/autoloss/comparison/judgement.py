@@ -265,14 +265,14 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     known.sort(key=lambda row: row is not first)
     # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
     chosen = max(known, key=lambda row: _weigh_lead(row, first).value)
-    if chosen not in own:
-        own.sort(key=lambda row: row is not first)
-        level = (row for row in own if _subtract(chosen, row).is_level or _weigh_lead(chosen, row).is_level)
-        chosen = next(level, chosen)
+    plain = [row for row in own if row.entrant.loss == standard]
+    if chosen not in plain:
+        level = [row for row in plain if _subtract(chosen, row).is_level or _weigh_lead(chosen, row).is_level]
+        chosen = max(level, key=lambda row: _weigh_lead(row, first).value, default=chosen)
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
-    others = [row for row in sort_by_mean(known) if row is not chosen and _subtract(chosen, row).value]
+    others = [row for row in sort_by_mean(known) if row is not chosen and not _subtract(chosen, row).is_level]
     others.sort(key=lambda row: row.entrant.way == chosen.entrant.way)
     reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
@@ -280,7 +280,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         closest = sort_by_mean(known)[0]
         if judge_comparison(rows, number).is_win:
             chosen, origin, reason = found, "found", _describe(found, closest, found)
-        elif _subtract(found, closest).value > 0:
+        elif _subtract(found, closest).value > 0 and not _subtract(found, closest).is_level:
             reason = f"{reason} {_describe(found, closest, chosen)}"
     return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
 

@@ -22,6 +22,8 @@ LEAST_RESAMPLES = 10
 """With fewer resamples on which all scores are defined, the noise of the examples is not known."""
 LEVEL = 0.975
 """Quantile at the ends of a 95 % confidence interval."""
+ROUNDING = 1e-12
+"""Equal differences of floating-point numbers differ by less, in their last digits."""
 NEGLIGIBLE = 0.1
 """Share of its standard error below which a difference decides nothing: its p-value is above 0.9."""
 
@@ -51,9 +53,8 @@ class Estimate:
         """The standard error over seeds and examples; None for one seed, or where neither changes the value."""
         if self.seeds_error is None:
             return None
-        # Equal differences of floating-point numbers differ in their last digits.
         error = math.hypot(self.seeds_error, self.examples_error or 0.0)
-        return error if error > 1e-12 else None
+        return error if error > ROUNDING else None
 
     @property
     def least_error(self) -> float:
@@ -75,7 +76,7 @@ class Estimate:
         >>> Estimate(0.0001, 0.01, 8).is_level, Estimate(0.002, 0.01, 8).is_level, Estimate(0.1, None, 1).is_level
         (True, False, False)
         """
-        return abs(self.value) <= NEGLIGIBLE * (self.error or 0.0)
+        return abs(self.value) <= max(ROUNDING, NEGLIGIBLE * (self.error or 0.0))
 
     @property
     def half_width(self) -> float | None:
@@ -130,15 +131,16 @@ def combine(estimates: Sequence[Estimate]) -> Estimate:
     >>> round(combine([few, many]).value, 3)
     -0.04
     """
-    freedom = sum(one.seeds - 1 for one in estimates)
+    seeds = sum(one.seeds for one in estimates)
+    freedom = seeds - len(estimates)
     squares = sum((one.seeds_error or 0.0) ** 2 * one.seeds * (one.seeds - 1) for one in estimates)
     between = squares / freedom if freedom else 0.0
     variances = [between / one.seeds + (one.examples_error or 0.0) ** 2 for one in estimates]
     if not all(variances):
-        return Estimate(mean(one.value for one in estimates), None, freedom)
+        return Estimate(mean(one.value for one in estimates), None, seeds)
     total = sum(1 / each for each in variances)
     value = sum(one.value / each for one, each in zip(estimates, variances, strict=True)) / total
-    return Estimate(value, total**-0.5, freedom)
+    return Estimate(value, total**-0.5, seeds)
 
 
 def shrink_means(scores: Sequence[Sequence[float]]) -> list[float]:

@@ -48,8 +48,8 @@ class Floor:
     def is_beaten(self, score: float | None, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.
 
-        It is ahead of the untrained network, and either ahead of the best constant prediction or clearly behind it. A network that
-        has learned nothing ends as a constant prediction; one that is ahead of the untrained network, but behind a constant, has
+        It is ahead of the untrained network, and either ahead of the best constant prediction or not near it. A network that has
+        learned nothing ends as a constant prediction; one that is ahead of the untrained network, but behind a constant, has
         learned what its loss asks for and not what the metric does: means where a quantile counts, or rare labels too rarely.
 
         Args:
@@ -72,7 +72,9 @@ class Floor:
         return self.constant - score > NEAR * (self.constant - self.untrained)
 
     def is_clearly_beaten(self, score: float | None, noise: float) -> bool:
-        """Return True if it is beaten, and no part of it is within the noise: the best of many trainings is ahead by chance.
+        """Return True if it is beaten, and both scores differ from this one by more than the noise.
+
+        The best of many trainings is a little ahead by chance.
 
         >>> Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.05), Floor(0.1, 0.5).is_clearly_beaten(0.52, noise=0.01)
         (False, True)

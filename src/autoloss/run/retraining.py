@@ -70,8 +70,7 @@ def retrain(
         task: The task of a run that was started with an object.
         recipe: Name of one of the paper's experiments in `autoloss.recipes`: its task, its options and its published results.
         options: Options of the task to change.
-        against: Names of the zoo to train too, or `["all"]` for every baseline that fits; the task's standard loss and what else
-            always applies when left out.
+        against: Names of the zoo to train too, or `["all"]` for every baseline that fits; those of a comparison when left out.
         learning_rate: Factor on the learning rate of the full schedule, for all losses. When left out, each has the one that it was
             compared at in the run, and that of the search where it was not compared. On another task than the run's, all have 1.
         training_seeds: Trainings per loss, 3 when left out.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, quote
 from autoloss.options import Amount, Natural, check_arguments
 from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import PROBABILITIES, Activation, BranchForm, Divisor, Encoding, Kernel
@@ -41,8 +41,8 @@ class ActivatedBranch(Branch):
         ignore_index: Class index whose positions are left out; of targets of the prediction's shape, such as several labels for
             each row, the value that stands for a missing one.
         divide_by: `all` positions N·H·W, as in the paper, or only the `valid` ones.
-        shares: Of the classes in the training data, for losses with fixed class weights; a `SupervisedTask` finds them. One logit
-            has two classes.
+        shares: Of the classes in the training data, for losses with fixed class weights; a `SupervisedTask` finds them where
+            its data are tensors. One logit has two classes.
 
     Raises:
         RequestError: An option is unknown or outside its range; on use, the shapes do not fit.
@@ -67,8 +67,14 @@ class ActivatedBranch(Branch):
     )
 
     def __post_init__(self) -> None:
-        checked = ("activation", "encoding", "tolerance", "ignore_index", "divide_by", "weight")
+        checked = ("activation", "encoding", "tolerance", "divide_by", "weight", "shares")
         check_arguments(ActivatedBranch, {name: getattr(self, name) for name in checked})
+        index: Any = self.ignore_index
+        # Of values, it may be one such as -1.0.
+        if index is not None and (isinstance(index, bool | str) or index % 1):
+            raise RequestError(f"ignore_index is {quote(index)}; expected a whole number or none.")
+        if not all(0 <= share <= 1 for share in self.shares):
+            raise RequestError(f"shares is {quote(self.shares)}; expected numbers from 0 to 1, one for each class.")
 
     @property
     def ranges(self) -> Mapping[str, Range]:

@@ -98,7 +98,7 @@ def average_over_classes(losses: Tensor, y: Tensor) -> Tensor:
     return torch.where(present, losses, torch.zeros_like(losses)).mean()
 
 
-def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = None) -> Tensor:
+def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | Tensor | None = None) -> Tensor:
     """Return cross entropy with a weight for each class, divided by the sum of all positions' weights as in torch.
 
     Args:
@@ -113,7 +113,7 @@ def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = N
         count = y.sum(POSITIONS)
         scale = torch.where(count > 0, 1 / count.clamp(min=EPSILON), torch.zeros_like(count))
     elif len(weights) == y.shape[1]:
-        scale = y.new_tensor(weights)
+        scale = torch.as_tensor(weights).to(y)
     else:
         raise RequestError(f"{len(weights)} class weights were given for {y.shape[1]} classes; give one for each.")
     share = y * scale.view(1, -1, 1, 1)
@@ -127,8 +127,7 @@ def class_weighted_cross_entropy(regions: Regions) -> Tensor:
 
     Source: King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2.
     """
-    shares = _get_shares(regions)
-    return weighted_cross_entropy(regions, [1 / share if share else 0.0 for share in shares.tolist()])
+    return weighted_cross_entropy(regions, 1 / _get_shares(regions))
 
 
 def class_weighted_binary_cross_entropy(regions: Regions) -> Tensor:
@@ -137,7 +136,7 @@ def class_weighted_binary_cross_entropy(regions: Regions) -> Tensor:
     Source: King & Zeng, 2001, Logistic Regression in Rare Events Data, Section 5.2.
     """
     p, y, shares = regions.p, regions.y, _get_shares(regions).view(1, -1, 1, 1)
-    weights = regions.counted * (y / shares.clamp(min=EPSILON) + (1 - y) / (1 - shares).clamp(min=EPSILON))
+    weights = regions.counted * (y / shares + (1 - y) / (1 - shares).clamp(min=EPSILON))
     return (weights * (y * negative_log(p) + (1 - y) * negative_log(1 - p))).sum() / weights.sum().clamp(min=EPSILON)
 
 
@@ -146,16 +145,22 @@ def logit_adjusted_cross_entropy(regions: Regions) -> Tensor:
 
     Source: Menon et al., 2021, Long-tail learning via logit adjustment, Eq. 10, with τ = 1.
     """
-    odds = regions.p * _get_shares(regions).view(1, -1, 1, 1)
-    adjusted = odds / odds.sum(1, keepdim=True).clamp(min=EPSILON)
-    return (regions.y * negative_log(adjusted)).sum() / regions.divisor
+    p, shares = regions.p, _get_shares(regions).view(1, -1, 1, 1)
+    total = (p * shares).sum(1, keepdim=True)
+    return (regions.y * (negative_log(p) - shares.log() - negative_log(total))).sum() / regions.divisor
 
 
 def _get_shares(regions: Regions) -> Tensor:
-    """Return the shares of the classes, (C,): those of the batch where the branch does not know those of the training data."""
-    if len(regions.shares) == regions.p.shape[1]:
-        return regions.p.new_tensor(regions.shares)
-    return regions.y.sum(POSITIONS) / regions.counted.sum().clamp(min=1)
+    """Return the shares of the classes, (C,): those of the batch where the branch does not know those of the training data.
+
+    A class that the training data lack, and those of another schedule may have, has the share of the rarest.
+    """
+    if not regions.shares:
+        return (regions.y.sum(POSITIONS) / regions.counted.sum().clamp(min=1)).clamp(min=EPSILON)
+    if len(regions.shares) != regions.p.shape[1]:
+        raise RequestError(f"The branch has shares of {len(regions.shares)} classes; expected {regions.p.shape[1]}.")
+    rarest = min((share for share in regions.shares if share), default=1.0)
+    return regions.p.new_tensor([share or rarest for share in regions.shares])
 
 
 def distance_penalised_cross_entropy(regions: Regions) -> Tensor:
