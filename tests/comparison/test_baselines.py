@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.comparison.baselines import OF_SHARES, baselines, join_with, standard_entrant
-from autoloss.comparison.climbing import CLASS_WEIGHTS, list_weighted
+from autoloss.comparison.climbing import CLASS_WEIGHTS, _vary, list_weighted
 from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
@@ -428,3 +428,9 @@ def test_the_ladders_best_with_class_weights_and_the_baseline_of_that_name_are_o
             )
     found = [row.entrant for row in rows if (row.entrant.loss, row.entrant.step_rule) == (weighted, "one_norm")]
     assert len(found) == len({one.learning_rate for one in found}) == 1
+
+
+def test_class_weights_of_the_training_data_are_tuned_at_a_smaller_rate_too():
+    found = _vary(long_tail(16), Entrant("", "baseline/ce", baseline=True, learning_rate=3.0), {})
+    rates = [one.learning_rate for one in found if one.loss == "baseline/class_weighted_ce"]
+    assert rates == [3.0, 1.0]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import mean
 
-from autoloss.comparison.baselines import fits, standard_entrant
+from autoloss.comparison.baselines import OF_SHARES, fits, standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
@@ -258,8 +258,10 @@ def _vary(task: Task, best: Entrant, weights: Mapping[str, Mapping[str, float]])
     branches, found = list(task.branches), list[Entrant]()
     for loss in list_weighted(best.loss, task):
         (norm,) = weights[loss].values() if loss in weights and best.step_rule == "recipe" else (1.0,)
-        rate = float(f"{best.learning_rate / norm:.2g}")
-        found.append(replace(best, label=say_loss(loss), loss=loss, learning_rate=rate))
+        # One rare row of a batch makes a step as large as its weight.
+        for slower in (1.0, BEYOND) if loss in OF_SHARES else (1.0,):
+            rate = float(f"{best.learning_rate / norm / slower:.2g}")
+            found.append(replace(best, label=say_loss(loss), loss=loss, learning_rate=rate))
     if task.tunes_threshold:
         found.append(replace(best, tuned_threshold=not best.tuned_threshold))
     if task.lengthens:
