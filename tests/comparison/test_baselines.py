@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss.comparison.baselines import OF_SHARES, baselines, join_with, standard_entrant
+from autoloss.comparison.baselines import baselines, join_with, standard_entrant
 from autoloss.comparison.climbing import CLASS_WEIGHTS, _vary, list_weighted
 from autoloss.comparison.confirm import _find_untried, _list_own, _train_alike, compare_with_baselines
 from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, VALIDATION, VALIDATION_SEEDS, Entrant, Row, training_seeds
@@ -35,6 +35,7 @@ from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.recipe import Recipe
+from autoloss.zoo.entries import OF_SHARES
 from tests.comparison.test_ladder import task
 from tests.run.quick import QuickTask
 
@@ -394,12 +395,12 @@ def test_class_weights_of_the_training_data_take_part_where_those_of_a_batch_are
     made: SupervisedTask, weighted: set[str]
 ):
     known = {f"baseline/{name}" for name in weighted}
-    assert {one.loss for one in baselines(made)} & OF_SHARES == known
+    assert {one.loss for one in baselines(made)} & {*OF_SHARES} == known
     (branch,) = made.branches.values()
     assert isinstance(branch, ActivatedBranch)
     assert sum(branch.shares) == pytest.approx(1, abs=0.7)
     standard = made.standard["main"]
-    assert set(list_weighted(standard, made)) & OF_SHARES == {name for name in known if "weighted" in name}
+    assert set(list_weighted(standard, made)) & {*OF_SHARES} == {name for name in known if "weighted" in name}
 
 
 def test_the_ladders_best_with_class_weights_and_the_baseline_of_that_name_are_one(tmp_path):

@@ -11,16 +11,14 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import join_losses, split_branches
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.task import Task
-from autoloss.zoo.entries import COMPARED, ENTRIES, say_loss
+from autoloss.zoo.entries import COMPARED, ENTRIES, OF_SHARES, say_loss
 from autoloss.zoo.entry import Entry
 
 SEVERAL_CHANNELS = 2
 """One logit counts as two channels, and so for both kinds of probabilities; known losses fit by the kind of the branch itself."""
-OF_SHARES = {f"baseline/{name}" for name in ("class_weighted_ce", "class_weighted_bce", "logit_adjusted_ce")}
-"""Losses with the shares of the classes in the training data."""
 UNEVEN, LEAST_ROWS = 1.5, 2
-"""They take part where these differ by more than this factor, and a batch has fewer rows of the rarest class than this on average:
-else the shares of a batch, which formulas have, do as well."""
+"""Losses with the shares of the classes in the training data take part where these differ by more than this factor, and a batch has
+fewer rows of the rarest class than this on average: else the shares of a batch, which formulas have, do as well."""
 MOST_RIVALS = 2
 """Number of baselines besides the standard loss that are measured on the test split: the best on the valid split."""
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import mean
 
-from autoloss.comparison.baselines import OF_SHARES, fits, standard_entrant
+from autoloss.comparison.baselines import fits, standard_entrant
 from autoloss.comparison.entrant import LADDER, LADDER_SEEDS, Entrant, Measurements, find_simplest, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import LEARNING_RATES, NEAR_RATES, Record, choose_first_share
@@ -22,7 +22,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.settings import LEAST_LADDER, StepRule
 from autoloss.tasks.task import Task
 from autoloss.training.training import THRESHOLD
-from autoloss.zoo.entries import ENTRIES, say_loss
+from autoloss.zoo.entries import ENTRIES, OF_SHARES, say_loss
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""

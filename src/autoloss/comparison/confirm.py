@@ -207,7 +207,7 @@ def compare_with_baselines(
     rows = tune_learning_rates([*best, *own, *promising], task, seed, record, vary=vary)
     tuned, others = rows[: len(best) + len(own)], sort_by_mean(rows[len(best) + len(own) :])
     # The ladder's best may be a baseline with weights of the classes.
-    others = [row for row in others if row.entrant not in [one.entrant for one in tuned]]
+    others = [row for row in others if row.entrant not in {one.entrant for one in tuned}]
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
     notes = list(_describe_left([*(row for row in others if row not in kept), *behind], task))
     for note in notes:

@@ -203,8 +203,8 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
 def list_known(trial: Trial, cause: str) -> Iterator[Control]:
     """Return known losses that weight items by the cause of a loss's gain, trained in the same way."""
     standard = trial.standard.loss
-    weighted = list_weighted(standard, trial.evaluator.task) if cause == CLASSES else []
-    for name in weighted or (FOCUSED.get(standard, ()) if cause == CONFIDENCE else ()):
+    found = {CLASSES: list_weighted(standard, trial.evaluator.task), CONFIDENCE: FOCUSED.get(standard, ())}
+    for name in found.get(cause, ()):
         if name != trial.loss.loss:
             entrant = trial.train_alike(say_loss(name), name).spell_out()
             yield Control("known", name, entrant.label, entrant)

@@ -14,7 +14,6 @@ from typing import Any, cast, get_args
 
 import torch
 
-from autoloss.comparison.baselines import OF_SHARES
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import Term
 from autoloss.numbers import figure, plus_minus
@@ -27,6 +26,7 @@ from autoloss.space.item_weights import differentiate
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.zoo import get_entry
+from autoloss.zoo.entries import OF_SHARES
 from autoloss.zoo.entry import Entry
 
 SIDE = 24

@@ -244,6 +244,8 @@ def _read_found() -> Iterator[Entry]:
         yield Entry(f"found/{name}", does, source, metric, target, activation, formula=formula)
 
 
+OF_SHARES = tuple(f"baseline/{name}" for name in ("class_weighted_ce", "class_weighted_bce", "logit_adjusted_ce"))
+"""Losses with the shares of the classes in the training data."""
 COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "rows", "groups"]]] = {
     "baseline/dice": ("usual", "any"),
     "baseline/lovasz": ("usual", "space"),
@@ -262,10 +264,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     **{f"baseline/{name}": ("usual", "any") for name in ("ranknet", "auc_hinge", "auc_square", "auc_exponential")},
     **{f"baseline/{name}": ("usual", "any") for name in ("lambdarank", "listnet", "pointwise", "cox")},
     "baseline/auc_margin": ("usual", "rows"),
-    **{
-        f"baseline/{name}": ("usual", "any")
-        for name in ("class_weighted_ce", "class_weighted_bce", "logit_adjusted_ce")
-    },
+    **dict.fromkeys(OF_SHARES, ("usual", "any")),
     "baseline/wce": ("full", "any"),
     "baseline/dpce": ("full", "space"),
     "baseline/ssim": ("full", "space"),

@@ -75,6 +75,8 @@ def test_the_search_never_sees_val2017_and_retraining_sees_all_of_train2017(tmp_
     task = get("coco-det", data=str(coco_written(tmp_path)), **{**SMALL, "share": 0.5})
     train, valid, test = (task._data[split] for split in ("train", "valid", "test"))
     assert len(valid) == 2
+    described = ("COCO train2017: 2", "COCO train2017, held out: 2", "COCO val2017: 3")
+    assert task.choices()[0] == f"Read {'; '.join(f'{part} images, 2 objects' for part in described)}."
     assert not set(train.files) & set(valid.files)
     assert all(file.parent.name == "val2017" for file in test.files)
     assert all(file.parent.name == "train2017" for file in (*train.files, *valid.files))

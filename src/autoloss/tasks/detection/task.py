@@ -288,7 +288,7 @@ def build_task(
         loaders=options.loaders,
     )
     parts = ((part, sum(len(one.labels) for one in part.annotations)) for part in (train, valid, test))
-    read = "; ".join(f"{len(part)} images of {part.name} with {count} objects" for part, count in parts)
+    read = "; ".join(f"{part.name}: {len(part)} images, {count} objects" for part, count in parts)
     task.describe_data(f"Read {read}.")
     return task
 
