@@ -70,6 +70,11 @@ def test_of_what_is_level_the_best_way_of_the_standard_loss_is_recommended_also_
     found = recommend([Row(GIVEN, wild), Row(TUNED, tuned), Row(weighted, shelf)], 7, ladder, "baseline/ce")
     assert found is not None
     assert (found.loss, found.recipe) == ("baseline/ce", {"step_rule": "one_norm"})
+    assert "is ahead of it by" not in found.reason
+    # The strongest of the others is named where it is as good.
+    best = recommend([row(GIVEN, 0.7), Row(weighted, tuned), Row(TUNED, shelf)], 7, ladder, "baseline/ce")
+    assert best is not None
+    assert "it is ahead of balanced ce by +0.0000" in best.reason
 
 
 def test_the_standard_loss_is_called_so_where_the_search_had_it_as_a_candidate():

@@ -272,7 +272,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
-    others = [row for row in sort_by_mean(known) if row is not chosen and not _subtract(chosen, row).is_level]
+    # One whose lead decided nothing is not named as ahead.
+    leads = [(row, _subtract(chosen, row)) for row in sort_by_mean(known) if row is not chosen]
+    others = [row for row, lead in leads if lead.value > 0 or not lead.is_level]
     others.sort(key=lambda row: row.entrant.way == chosen.entrant.way)
     reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
