@@ -37,7 +37,7 @@ from autoloss.run.results import NeverTrained, Search, open_run, training_comman
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
-from autoloss.store.store import Store, lock_run
+from autoloss.store.store import FILE, Store, lock_run
 from autoloss.training.training import Scored, Training
 
 from .quick import SETTINGS, QuickTask
@@ -595,9 +595,26 @@ def test_numbers_of_other_libraries_are_kept_as_plain_ones(tmp_path):
     assert any(one.outcome.also == {"accuracy": 0.5} for one in found.history)
 
 
-def test_a_run_that_was_stopped_before_it_began_is_started_again(tmp_path):
+def stop_after_making_the_tables(file: Path) -> None:
+    Store(file.parent, write=True).close()
+
+
+def stop_while_making_the_file(file: Path) -> None:
+    """Leave the file and its rollback journal as a killed process does, in the milliseconds before SQLite keeps a log."""
+    elsewhere = file.parent.with_name("killed")
+    killed = sqlite3.connect(elsewhere, isolation_level=None)
+    for statement in ("PRAGMA cache_size = 1", "BEGIN", "CREATE TABLE one (x)"):
+        killed.execute(statement)
+    killed.executemany("INSERT INTO one VALUES (?)", [("x" * 4000,)] * 20)
+    for name in ("", "-journal"):
+        shutil.copy(f"{elsewhere}{name}", f"{file}{name}")
+    killed.close()
+
+
+@pytest.mark.parametrize("stop", [stop_while_making_the_file, stop_after_making_the_tables])
+def test_a_run_that_was_stopped_before_it_began_is_started_again(stop, tmp_path):
     (tmp_path / "run").mkdir()
-    Store(tmp_path / "run", write=True).close()
+    stop(tmp_path / "run" / FILE)
     with pytest.raises(RequestError, match="stopped before it began; start it again"):
         open_run(tmp_path / "run")
     found = autoloss.search(

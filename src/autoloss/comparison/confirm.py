@@ -36,11 +36,10 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
 from autoloss.settings import Configuration, FinalSettings, SearchSettings, StepRule
 from autoloss.store.run_settings import Comparison
-from autoloss.store.store import Store
+from autoloss.store.store import Say, Store
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import ENTRIES
 
-Say = Callable[[str], None]
 RIVALS = 2
 """Maximum number of losses confirmed in addition to the candidates: the ladder's best, and the best known loss."""
 WAYS = 2

@@ -23,7 +23,7 @@ from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.files import parse_json
 from autoloss.proposing.records import Outcome, Train
 from autoloss.recipes import Published
-from autoloss.store.store import Store, lock_run
+from autoloss.store.store import Say, Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints, describe_differences
@@ -42,8 +42,6 @@ ALL = "all"
 """Stands for every baseline that fits the task."""
 CHECKPOINT_SECONDS = 120.0
 """A killed training loses at most so much."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

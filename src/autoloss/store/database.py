@@ -121,7 +121,7 @@ class Database:
     def _check(self) -> None:
         found = self._read_schema()
         if found == EMPTY:
-            raise RequestError(f"The run in {self.path.parent} was stopped before it began; start it again.")
+            raise before_it_began(self.path)
         if found != SCHEMA:
             raise SchemaError(
                 f"{self.path} was written by schema {found}; this release reads schema {SCHEMA}. "
@@ -227,6 +227,9 @@ class Database:
             raise
         # A damaged column may have another name, or one that is no text.
         except (sqlite3.Error, ValueError, KeyError) as error:
+            if _code(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
+                # SQLite has such a journal only while it makes the file; the next writer rolls it back.
+                raise before_it_began(self.path) from error
             raise StoreError(f"{self.path} cannot be {what}: {error}. {_advise(error, self.path)}") from error
 
 
@@ -239,6 +242,11 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 def read_script(name: str) -> str:
     """Return a file of SQL statements that the package holds."""
     return files("autoloss.store").joinpath(name).read_text(encoding="utf-8")
+
+
+def before_it_began(path: Path) -> RequestError:
+    """Return the error that says of a run's file that nothing was written to it yet."""
+    return RequestError(f"The run in {path.parent} was stopped before it began; start it again.")
 
 
 def resume_command(directory: Path) -> str:

@@ -26,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from autoloss.errors import OwnedError, RequestError, RunError, keep_text
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Outcome, Train
-from autoloss.store.database import Database, Row, Say, SchemaError, StoreError, warn
+from autoloss.store.database import Database, Row, Say, SchemaError, StoreError, before_it_began, warn
 from autoloss.store.run_settings import RunSettings, encode_setting
 from autoloss.training.training import Training
 
@@ -162,8 +162,6 @@ def to_json(value: Any) -> str:
 
 def exists(directory: Path) -> bool:
     """Say whether a folder holds a run; a damaged or foreign file also counts as a run, one without settings does not."""
-    if not (directory / FILE).exists():
-        return False
     try:
         with Store(directory) as store:
             return bool(store.texts())
@@ -216,7 +214,7 @@ class Store:
         """Read the settings of the run."""
         rows = self.texts()
         if not rows:
-            raise RequestError(f"The run in {self.path.parent} was stopped before it began; start it again.")
+            raise before_it_began(self.path)
         return RunSettings.from_rows(rows, self.path)
 
     def texts(self) -> dict[str, str]:

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
@@ -43,6 +42,8 @@ QUIET = {
 # Ray's switch for systems whose firewalls would ask: everything binds to the loopback address.
 ISOLATED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 AUTH_MODE = "RAY_AUTH_MODE"
+TOKEN = secrets.token_hex(32)
+"""One for all clusters of this process: Ray reads it once and keeps it."""
 PROBE_SECONDS = 30.0
 STORE_BYTES = 128 << 20
 """Least size of the object store of a cluster that is started here."""
@@ -299,14 +300,8 @@ def _token_in(folder: Path) -> Mapping[str, str]:
         return {}
     path = folder / "token"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(_secret())
+        file.write(TOKEN)
     return {AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(path)}
-
-
-@cache
-def _secret() -> str:
-    """Draw a token, once: Ray reads it once per process and keeps it."""
-    return secrets.token_hex(32)
 
 
 def _first_lines(error: BaseException) -> str:
