@@ -382,6 +382,14 @@ def test_the_ideal_prediction_activates_to_the_target(activation, channels):
     torch.testing.assert_close(activate(ideal, activation), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("activation", "channels"), [("softmax", 3), ("sigmoid", 3), ("sigmoid", 1), ("softmax", 1)])
+def test_the_ideal_prediction_activates_to_shares_of_classes(activation, channels):
+    target = torch.tensor([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [0.9, 0.0, 0.1]])[:, :channels]
+    ideal = ActivatedBranch(activation=activation, channels=channels).ideal({"target": target})
+    found = activate_for_metric(ideal, target, activation)
+    torch.testing.assert_close(found, target, rtol=0, atol=1e-6)
+
+
 def test_the_ideal_of_values_is_the_values():
     target = draw(4, 2).detach()
     assert torch.equal(ActivatedBranch(activation="none", channels=2).ideal({"target": target}).flatten(1), target)

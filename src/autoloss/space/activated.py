@@ -148,9 +148,10 @@ class ActivatedBranch(Branch):
         if self.activation == "none":
             return encode(target, self.channels, self.activation, self.ignore_index)
         values = encode(target, max(self.channels, 2), self.activation, self.ignore_index)
+        is_softmax = self.activation == "softmax" and self.channels > 1
+        raw = (values.log() + SURE if is_softmax else values.logit()).clamp(-SURE, SURE)
         # A single logit is that of the second of two channels.
-        sure = SURE * (2 * values - 1)
-        return sure[:, 1:] if self.channels == 1 else sure
+        return raw[:, 1:] if self.channels == 1 else raw
 
 
 def is_plain(branch: Branch) -> TypeGuard[ActivatedBranch]:
