@@ -28,6 +28,13 @@ def test_it_is_that_of_the_difference_of_the_best():
     assert found.examples == 40
 
 
+def test_trainings_that_steps_have_spoilt_do_not_count():
+    spoilt = [outcome(score, phase=at, spread=9.0) for at, score in enumerate((-30.0, -50.0))]
+    good = outcome(0.8, 0.0), outcome(0.81, math.pi / 2)
+    assert measure_resolution(jobs(*good, *spoilt), gain=0.5) == measure_resolution(jobs(*good))
+    assert measure_resolution(jobs(*good, *spoilt)).difference > 5
+
+
 def test_it_is_not_known_of_one_training_or_without_resamples():
     assert measure_resolution(jobs(outcome(0.8, 0.0))) is None
     assert measure_resolution(jobs(*(Outcome(state=State.SCORED, score=score) for score in (0.5, 0.6)))) is None

@@ -59,10 +59,14 @@ class Resolution:
         return f"{text}, and the standard loss {gained} predictions without learning. A search would choose by chance. {MORE}"
 
 
-def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
+def measure_resolution(outcomes: Mapping[Train, Outcome], gain: float | None = None) -> Resolution | None:
     """Return the precision of comparisons on the valid split, from whole trainings that were measured on resamples of it.
 
-    Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
+    Two losses that are equally good differ as the best of these do: the median over pairs of the four best. One that has lost half
+    of the gain, as where large steps have spoilt a training, differs from the others by far more.
+
+    Args:
+        gain: As for `Resolution.describe`.
 
     Returns:
         None where fewer than two whole trainings were measured on resamples.
@@ -73,6 +77,8 @@ def measure_resolution(outcomes: Mapping[Train, Outcome]) -> Resolution | None:
     ]
     found = [one for one in whole if one.score is not None and one.replicates is not None]
     found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
+    if gain is not None and gain > 0:
+        found = [one for one in found if (found[0].score or 0.0) - (one.score or 0.0) <= LARGE * gain]
     pairs = combinations([Measurements.of([one]) for one in found], 2)
     estimates = [lead for a, b in pairs if (lead := compare_paired(a, b)) is not None]
     known = [one.resolution for one in estimates if one.resolution is not None]

@@ -365,8 +365,9 @@ def _climb_ladder(evaluator: Evaluator, floor: Floor, final: bool, drive: Drive)
     with drive.start_workers(evaluator) as dispatcher:
         record = Record(dispatcher, drive.store)
         ladder = climb_ladder(evaluator, configuration.seed, budget, record)
-    resolution = measure_resolution(record.outcomes)
+    gain = floor.measure_gain(ladder.highest)
+    resolution = measure_resolution(record.outcomes, gain)
     if resolution is not None:
-        say(resolution.describe(floor.measure_gain(ladder.highest)))
+        say(resolution.describe(gain))
     drive.forecast.expect(count_equivalents(configuration.final, task, ladder) if final else 0.0, record.outcomes)
     return ladder, resolution

@@ -220,7 +220,10 @@ def check(
         evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
         length = evaluator.configuration.search.length
         training, outcome = training * length, outcome + f" after 1/{length:g} of it" * (length > 1)
-    ladder, resolution = _climb(evaluator, seed) if tried and evaluator.has_standard else (None, None)
+    climbs = tried and evaluator.has_standard
+    # The best of several trainings needs to be better than the best of several untrained networks.
+    floor = measure_floor(evaluator, range(UNTRAINED if climbs else 1))
+    ladder, resolution = _climb(evaluator, seed, floor) if climbs else (None, None)
     # In the order of a search, whose settings follow what the ladder found.
     evaluator = evaluator if ladder is None else follow_ladder(evaluator, ladder, resolution)
     evaluator = adapt(evaluator, notes.append, tuned=ladder is not None)
@@ -244,8 +247,7 @@ def check(
         unit=configuration.rejection.unit,
         ladder=ladder,
         resolution=resolution,
-        # The best of several trainings needs to be better than the best of several untrained networks.
-        floor=measure_floor(evaluator, range(1 if ladder is None else UNTRAINED)),
+        floor=floor,
         rungs=configuration.search.rungs,
         notes=tuple(notes),
         doubts=tuple(doubts),
@@ -366,9 +368,9 @@ def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | No
     return f"; at {share:g} of the schedule {'no score' if score is None else f'score {score:.4f}'}"
 
 
-def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder, Resolution | None]:
+def _climb(evaluator: Evaluator, seed: int, floor: Floor) -> tuple[Ladder, Resolution | None]:
     """Climb the ladder as a short search does; return it with what the valid split can tell."""
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
         record = Record(dispatcher)
         ladder = climb_ladder(evaluator, seed, LEAST_LADDER, record)
-    return ladder, measure_resolution(record.outcomes)
+    return ladder, measure_resolution(record.outcomes, floor.measure_gain(ladder.highest))

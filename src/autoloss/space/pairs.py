@@ -87,6 +87,11 @@ class PairBranch(Branch):
         return known | ({} if self.weigh == "none" else {"w": POSITIVE})
 
     @property
+    def group(self) -> int | None:
+        """Column of the target that numbers the list of each item; None if all items are one list."""
+        return self.columns.index("group") if "group" in self.columns else None
+
+    @property
     def step_to_ideal(self) -> float:
         return 0.1
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from autoloss.errors import FAILURES, RequestError, describe_user_error, name_kind, quote
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
+from autoloss.space.pair_lists import number_groups
 from autoloss.space.pairs import PairBranch
 from autoloss.training.training import Replicates
 
@@ -150,10 +151,13 @@ class SplitMetrics:
     Functions are called with the predictions of the whole split, which are kept in memory; objects accumulate over batches. If
     examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined. For
     resamples counts are kept of each example, or predictions where they are few enough to be measured `LEAST_RESAMPLES` times.
+
+    Args:
+        group: Column of the target with the number of the list of each row: lists are drawn, not rows.
     """
 
-    def __init__(self, metrics: Sequence[Metric], resampled: bool = False) -> None:
-        self._metrics, self._resampled = metrics, resampled
+    def __init__(self, metrics: Sequence[Metric], resampled: bool = False, group: int | None = None) -> None:
+        self._metrics, self._resampled, self._group = metrics, resampled, group
         # The score is often one of the further metrics; each object is updated once per batch.
         single = {id(metric): metric for metric in metrics}
         self._counting = {key: metric for key, metric in single.items() if isinstance(metric, CountingMetric)}
@@ -209,12 +213,14 @@ class SplitMetrics:
             return None
         if self._has_one_size():
             prediction, target = self._join()
+            lists = None if self._group is None else _Lists(target, self._group)
 
             def measure(indices: Tensor) -> Any:
-                chosen = prediction[indices.to(prediction.device)], target[indices.to(prediction.device)]
+                rows, drawn = (indices, target[indices.to(target.device)]) if lists is None else lists.draw(indices)
+                chosen = prediction[rows.to(prediction.device)], drawn
                 return _stream(metric, [chosen]) if isinstance(metric, StreamedMetric) else metric(*chosen)
 
-            return measure_resamples(len(prediction), measure, self._resamples)
+            return measure_resamples(len(prediction if lists is None else lists), measure, self._resamples)
         examples = [one for batch in self._kept for one in _split_examples(batch)]
         if isinstance(metric, StreamedMetric):
             return measure_resamples(
@@ -244,6 +250,27 @@ class SplitMetrics:
         examples = [one for batch in self._kept for one in _split_examples(batch)]
         values = [value for one in examples if not math.isnan(value := to_float(metric(*one)))]
         return sum(values) / len(values) if values else math.nan
+
+
+class _Lists:
+    """Rows of a target by their lists: a list is drawn whole, and one that is drawn twice counts as two."""
+
+    def __init__(self, target: Tensor, group: int) -> None:
+        self._target, self._group = target, group
+        numbers, self._sizes = number_groups(target.flatten(1)[:, group].cpu())
+        self._rows = numbers.argsort(stable=True).split(self._sizes.tolist())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def draw(self, lists: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of lists and their targets, whose lists are numbered in the order drawn."""
+        rows = torch.cat([self._rows[number] for number in lists])
+        target = self._target[rows.to(self._target.device)]
+        target.flatten(1)[:, self._group] = torch.repeat_interleave(torch.arange(len(lists)), self._sizes[lists]).to(
+            target
+        )
+        return rows, target
 
 
 def _resample_scores(scores: Tensor) -> Replicates | None:

@@ -378,7 +378,8 @@ class SupervisedTask(TrainerTask):
         self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric], resampled: bool = False
     ) -> Scored | str:
         """Return the score, on resamples too where that is asked for, and further metrics of raw predictions and targets."""
-        measured = SplitMetrics([self._metric, *also.values()], resampled)
+        group = self._branch.group if isinstance(self._branch, PairBranch) else None
+        measured = SplitMetrics([self._metric, *also.values()], resampled, group)
         for prediction, target in batches:
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"

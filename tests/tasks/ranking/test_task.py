@@ -116,8 +116,9 @@ def test_each_split_has_queries_that_say_something(tmp_path: Path):
         assert isinstance(standard_outcome(get(few, split_seed=seed)), Scored)
 
 
-def standard_outcome(task: autoloss.SupervisedTask):
-    return task.train(autoloss.bind(resolve("baseline/ranknet", task.branches)[1], task.branches), Training(seed=0))
+def standard_outcome(task: autoloss.SupervisedTask, resampled: bool = False):
+    criterion = autoloss.bind(resolve("baseline/ranknet", task.branches)[1], task.branches)
+    return task.train(criterion, Training(seed=0, resampled=resampled))
 
 
 def test_a_resample_draws_queries_not_rows():
@@ -136,9 +137,33 @@ def test_a_resample_draws_queries_not_rows():
 
 def test_a_training_of_the_task_resamples_queries(path: Path):
     task = get(path)
-    criterion = autoloss.bind(resolve("baseline/ranknet", task.branches)[1], task.branches)
-    outcome = task.train(criterion, Training(seed=0, resampled=True))
+    outcome = standard_outcome(task, resampled=True)
     assert outcome.replicates.examples <= len(task._splits["proxy"][0]["valid"].dataset) == 6
+
+
+def test_a_function_is_measured_on_resamples_of_lists_as_the_metrics_of_the_task_are():
+    generator = torch.Generator().manual_seed(0)
+    scores, lists = torch.rand(24, generator=generator), torch.tensor([7, 3, 5, 9]).repeat_interleave(6)
+    order = torch.randperm(24, generator=generator)
+    target = torch.stack([torch.arange(24) % 3, lists], dim=1)[order].float()
+    metric = RANKING_METRICS["ndcg"]
+    found = []
+    for measured in (SplitMetrics([metric], True), SplitMetrics([lambda *pair: metric(*pair)], True, group=1)):
+        measured.add(scores, target)
+        found.append(measured.replicates())
+    assert found[1].examples == 4
+    # The first draws queries in the order of their numbers, too.
+    assert found[1].scores == pytest.approx(found[0].scores)
+
+
+def test_the_lists_of_ones_own_task_are_resampled():
+    lists = 8
+    generator = torch.Generator().manual_seed(0)
+    inputs, value = torch.randn(lists * 5, 3, generator=generator), torch.arange(5.0).repeat(lists)
+    rows = inputs, torch.stack([value, torch.arange(lists).repeat_interleave(5)], dim=1)
+    branch = autoloss.PairBranch(columns=("value", "group"), measure=lambda scores, target: scores.mean())
+    task = autoloss.SupervisedTask(lambda: torch.nn.Linear(3, 1), train=rows, valid=rows, branch=branch)
+    assert standard_outcome(task, resampled=True).replicates.examples == lists
 
 
 def test_rows_without_queries_are_resampled_as_rows():
