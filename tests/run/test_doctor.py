@@ -126,6 +126,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "class indices from 1 to 3",
         "Subtract 1",
     ),
+    "a mask of 0 and 255": (
+        "train, valid = (train[0], 255 * (train[1] > 0)), (valid[0], 255 * (valid[1] > 0))",
+        "class indices from 0 to 255",
+        "Divide the targets by 255",
+    ),
     "fewer channels than classes": (
         "def network():\n    return nn.Linear(4, 2)",
         "class indices from 0 to 2",
@@ -223,6 +228,11 @@ WARNED: dict[str, tuple[str, str, str]] = {
         "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))",
         "add up to 1",
         "before its softmax",
+    ),
+    "several labels under softmax": (
+        MULTI_LABEL + "activation = 'softmax'\ntrain = (train[0], train[1].long())",
+        "The train targets do not add up to 1 over the channels",
+        "use the activation sigmoid",
     ),
     "a network that ends in sigmoid": (
         MULTI_LABEL + "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())",

@@ -66,6 +66,8 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cauchy": lambda y, p: (1 + (p - y) ** 2).log(),
     "welsch": lambda y, p: -torch.exp(-((p - y) ** 2)),
     "log_absolute": lambda y, p: (1 + (p - y).abs()).log(),
+    "euclidean": lambda y, p: ((p - y) ** 2).mean(1, keepdim=True).sqrt().expand_as(p),
+    "cosine": lambda y, p: -torch.nn.functional.cosine_similarity(p, y)[:, None].expand_as(p),
     "absolute_percentage": lambda y, p: ((p - y) / (y + 1e-12)).abs(),
     "log_ratio": lambda y, p: (p.log() - torch.where(y > 0, y.log(), 0)).abs(),
     "symmetric_percentage": lambda y, p: (p - y).abs() / (p + y),
@@ -109,7 +111,9 @@ def test_a_search_starts_from_the_standard_loss_and_all_that_fit(activation: Act
     task = autoloss.SupervisedTask(lambda: nn.Linear(3, 3), pair, pair, activation, lambda p, y: p.mean().item())
     found = list(parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0].values())
     assert found[0] == task.standard["main"]
-    fitting = [one.name for one in zoo.SHELF if one.activation == activation and not one.positive]
+    fitting = [
+        one.name for one in zoo.SHELF if one.activation == activation and one.positive in ("", "several outputs")
+    ]
     assert found[1:] == fitting
 
 
@@ -125,6 +129,17 @@ def test_losses_of_counts_fit_positive_predictions_of_targets_that_are_not_negat
     found = list(parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0].values())
     assert ({"shelf/poisson", "shelf/squared_log"} <= set(found)) is expected
     assert ("Poisson loss" in [one.label for one in baselines(task)]) is expected
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_losses_of_vectors_fit_several_outputs_alone(outputs: int):
+    pair = torch.randn(64, 3), torch.randn(64, outputs)
+    task = autoloss.SupervisedTask(
+        lambda: nn.Linear(3, outputs), pair, pair, "none", lambda p, y: -(p - y).abs().mean().item()
+    )
+    found = set(parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 40)[0].values())
+    assert ({"shelf/euclidean", "shelf/cosine"} <= found) is (outputs == 2)
+    assert ("Euclidean distance" in [one.label for one in baselines(task)]) is (outputs == 2)
 
 
 @pytest.mark.parametrize("lowest", [0.5, 0.0, -1.0])

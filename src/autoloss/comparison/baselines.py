@@ -85,6 +85,8 @@ def fits(entry: Entry, branch: str, task: Task) -> bool:
         return rarest * batch < LEAST_ROWS and max(shares, default=0.0) > UNEVEN * rarest
     leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []
     needs = entry.positive.split(", ")
+    if "several outputs" in needs and leaves[0]["p"].shape[1] < SEVERAL_CHANNELS:
+        return False
     if "positive targets" in needs and not all(bool((one["y"] > 0).all()) for one in leaves):
         return False
     return "positive" not in needs or all(bool((one["p"] > 0).all() and (one["y"] >= 0).all()) for one in leaves)

@@ -114,9 +114,12 @@ class ActivatedBranch(Branch):
         if target.shape != activated.shape:
             given = context["target"]
             fits = given.is_floating_point() and given.shape == prediction[:, 0].shape
+            indices = (
+                f", or class indices without the channels, the second dimension, as integers{': target.long()' * fits}"
+            )
             raise RequestError(
                 f"The target's shape {tuple(given.shape)} does not fit the prediction's {tuple(prediction.shape)}: expected the "
-                f"same shape, or class indices without the channels, the second dimension, as integers{': target.long()' * fits}."
+                f"same shape{indices * (self.activation != 'none')}."
             )
         return {"y": target.to(activated.dtype), "p": activated}
 

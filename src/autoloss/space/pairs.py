@@ -135,7 +135,8 @@ class PairBranch(Branch):
         if given != len(self.columns) or prediction.numel() != len(target):
             raise RequestError(
                 f"A target of shape {tuple(target.shape)} and scores of shape {tuple(prediction.shape)} do not fit: expected one "
-                f"score for each item, and the columns {', '.join(self.columns)}."
+                f"score for each item, and the columns {', '.join(self.columns)}. Examples that are lists are joined by a "
+                "Data(collate_fn=…)."
             )
         names = ("value", "event", "group", "weight")
         value, event, groups, weights = (self.get_column(target, name) for name in names)

@@ -255,6 +255,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/tversky_bce": ("usual", "space"),
     "baseline/huber": ("usual", "any"),
     "shelf/absolute_error": ("usual", "any"),
+    "shelf/euclidean": ("usual", "any"),
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
     "shelf/absolute_percentage": ("usual", "any"),

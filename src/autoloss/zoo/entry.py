@@ -29,7 +29,8 @@ class Entry:
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
         title: Common name, if it differs from `name`.
-        positive: What it needs: `positive` predictions with targets from 0 on, `positive targets`, or both, with a comma between.
+        positive: What it needs: `positive` predictions with targets from 0 on, `positive targets`, or both, with a comma between;
+            or `several outputs`.
     """
 
     name: str

@@ -92,6 +92,13 @@ quantile_75 | 75 % quantile loss | quantile loss: a prediction too low costs thr
 weighted_squares | weighted squared error | squared error weighted by one plus the target, for heatmaps | (1 + y) * (p - y)**2
     Wang et al., 2019, Adaptive Wing Loss, weighted loss map
 """,
+    "none, several outputs": """
+euclidean | Euclidean distance | distance of the vector of all outputs from the target's | sqrt(mean_c((p - y)**2))
+    Weber, 1909, On the Location of Industries: the sum of distances, whose minimum is the geometric median
+cosine | cosine distance | angle between the vector of all outputs and the target's, as its cosine | \
+-mean_c(p * y) / (sqrt(mean_c(p**2)) * sqrt(mean_c(y**2)))
+    Salton & McGill, 1983, Introduction to Modern Information Retrieval: the cosine of two vectors
+""",
     "none, positive targets": """
 absolute_percentage | absolute percentage error | absolute error in proportion to the target | abs((p - y) / y)
     de Myttenaere et al., 2016, Mean Absolute Percentage Error for Regression Models
