@@ -214,13 +214,17 @@ class Recommendation:
     name: str = ""
 
     @property
-    def title(self) -> str:
-        """The loss, what changes in the recipe, and where the loss is from."""
+    def entrant(self) -> Entrant:
+        """The loss with its rate and what it changes in the recipe."""
         others = {name: value for name, value in self.recipe.items() if name not in ("threshold", "weights")}
         weights = tuple(self.recipe.get("weights", {}).items())
-        entrant = Entrant(self.name, self.loss, self.learning_rate, weights=weights, **others)
+        return Entrant(self.name, self.loss, self.learning_rate, weights=weights, **others)
+
+    @property
+    def title(self) -> str:
+        """The loss, what changes in the recipe, and where the loss is from."""
         threshold = [f"which is {value:g}" for name, value in self.recipe.items() if name == "threshold"]
-        parts = [self.name or entrant.name, *entrant.list_changes(), *threshold]
+        parts = [self.name or self.entrant.name, *self.entrant.list_changes(), *threshold]
         return f"{', '.join(parts)} ({ORIGINS[self.origin]})"
 
     def describe(self) -> str:

@@ -15,6 +15,7 @@ from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
 from autoloss.run.results import LOOKED_AT, FoundLoss, Search, leave_out_idle
 from autoloss.space.loss_text import split_branches
+from autoloss.training.recipe import TRAINED_WITH, describe_recipe
 from autoloss.zoo import ENTRIES
 
 TOP = 10
@@ -93,13 +94,18 @@ class Summary:
 
     @property
     def advice(self) -> list[str]:
-        """What is recommended, and its formula where a reader can write it; empty where nothing is."""
+        """What is recommended, its formula where it has one, and its recipe where that is known; empty where nothing is."""
         advice = self.search.recommendation
         if advice is None:
             return []
         entry = ENTRIES.get(advice.loss)
         formula = simplify_formulas(self.search, [advice.loss])[advice.loss].text if entry is None else entry.formula
         lines = [f"Recommended: {advice.describe()}", *[f"Its formula: {formula}"] * bool(formula)]
+        way = advice.entrant
+        recipe = describe_recipe(self.search.settings.recipe, way.step_rule, way.learning_rate, way.length)[
+            TRAINED_WITH
+        ]
+        lines += [f"Trained with: {recipe}"] * bool(recipe)
         ignored = {form.ignore_index for form in self.search.settings.branches.values()} - {None}
         # An exported file knows it, a loss of the zoo does not.
         return lines + [f"Give its criterion ignore_index={index}." for index in ignored if entry is not None]

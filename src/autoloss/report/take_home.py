@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
@@ -16,7 +15,7 @@ from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import choose_format, write_loss
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
 from autoloss.run.user_files import Trust
-from autoloss.training.recipe import STEP_RULES
+from autoloss.training.recipe import describe_recipe
 from autoloss.training.training import THRESHOLD
 
 RECOMMENDED = "recommended instead"
@@ -56,6 +55,7 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
     row = next((row for row in found.comparison if row.entrant.number == number), None)
     compared, also = (None, chosen.also) if row is None else (row.entrant, row.also)
     short, judged = "" if fidelity == 1 else f" {at_share(fidelity)}", found.judgement
+    trained = find_learning_rate(found, Entrant(f"#{number}", chosen.formula))
     seeds = "" if judged.found is None else f" (test split, {len(judged.found.scores)} training seeds)"
     facts = {
         "warning": _warn(found.reader.outcome(number), found.settings.untrained),
@@ -68,7 +68,7 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
             if other is not None
         },
         "mean over new training seeds, valid split": figure(chosen.confirmed),
-        **_describe_training(found, chosen),
+        **describe_recipe(found.settings.recipe, trained.step_rule, trained.learning_rate, trained.length),
         "decide for yes from a probability of": f"{also[THRESHOLD]:.2g}" if THRESHOLD in also else "",
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
@@ -89,46 +89,6 @@ def _name_other(found: Search, chosen: FoundLoss) -> str:
     if advice is None or advice.loss == mine.loss:
         return ""
     return "" if Entrant(advice.name, advice.loss).loss_name == mine.loss_name else advice.title
-
-
-def _describe_training(found: Search, chosen: FoundLoss) -> dict[str, str]:
-    """Describe all that a training with a loss needs elsewhere, with the code of its step; nothing where the task does not tell."""
-    entrant, recipe = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula)), found.settings.recipe
-    if not isinstance(recipe.get("learning_rate"), int | float):
-        return {"trained with": ", ".join(f"{name} {value}" for name, value in recipe.items())}
-    values = {**recipe, **STEP_RULES[entrant.step_rule]}
-    optimizer, momentum = values["optimizer"], values["momentum"]
-    parts = [
-        f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
-        f"learning rate {values['learning_rate'] * entrant.learning_rate:.4g}",
-        f"schedule {_describe_schedule(values)}",
-        f"warm-up of {values['warmup_steps']} steps" if values["warmup_steps"] else "",
-        f"warm-up over {100 * values['warmup_share']:g} % of the steps" if values["warmup_share"] else "",
-        f"batches of {values['batch_size']}",
-        f"{round(values['epochs'] * entrant.length)} epochs",
-        f"weight decay {values['weight_decay']:g}" if optimizer in ("sgd", "adam", "adamw") else "",
-        f"gradients clipped at norm {values['clip_norm']:g}" if values["clip_norm"] else "",
-        "gradients scaled to norm 1" if values["one_norm"] else "",
-    ]
-    step = ""
-    if values["one_norm"]:
-        step = (
-            "grads = [w.grad for w in model.parameters() if w.grad is not None]; "
-            "norm = torch.nn.utils.get_total_norm(grads); [g.div_(norm) for g in grads]"
-        )
-    elif values["clip_norm"]:
-        step = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {values['clip_norm']:g})"
-    return {"trained with": ", ".join(filter(None, parts)), "between backward() and optimizer.step()": step}
-
-
-def _describe_schedule(values: Mapping[str, Any]) -> str:
-    name, lowest = values["schedule"], f"down to {min(values['minimum_learning_rate'], values['learning_rate']):g}"
-    how = {
-        "poly": f"the rate falls as (1 - step / steps) ** {values['power']:g}, {lowest}",
-        "cosine": f"the rate falls as (1 + cos(pi * step / steps)) / 2, {lowest}",
-        "steps": f"the rate is divided by 10 after {', '.join(f'{one:.3g}' for one in values['milestones'])} of the steps",
-    }
-    return f"{name} ({how[name]})" if name in how else str(name)
 
 
 def _warn(outcome: Outcome | None, untrained: float | None) -> str:

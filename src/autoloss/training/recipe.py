@@ -167,6 +167,7 @@ STEP_RULES: Mapping[StepRule, Mapping[str, Any]] = {
     "cosine": {"schedule": "cosine"},
 }
 """Step rule → the settings of a recipe that it changes."""
+TRAINED_WITH = "trained with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +211,48 @@ def name_function(value: Any) -> Any:
         settings = "".join(f", {name}={name_function(setting)}" for name, setting in sorted(value.keywords.items()))
         return f"partial({name_function(value.func)}{settings})"
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value
+
+
+def describe_recipe(
+    recipe: Mapping[str, Any], step_rule: StepRule, learning_rate: float, length: float
+) -> dict[str, str]:
+    """Describe all that a training with a loss needs elsewhere, with the code of its step; nothing where the task does not tell.
+
+    Args:
+        recipe: The task's; `step_rule` changes it, `learning_rate` and `length` are factors.
+    """
+    if not isinstance(recipe.get("learning_rate"), int | float):
+        return {TRAINED_WITH: ", ".join(f"{name} {value}" for name, value in recipe.items())}
+    values = {**recipe, **STEP_RULES[step_rule]}
+    optimizer, momentum = values["optimizer"], values["momentum"]
+    parts = [
+        f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
+        f"learning rate {values['learning_rate'] * learning_rate:.4g}",
+        f"schedule {_describe_schedule(values)}",
+        f"warm-up of {values['warmup_steps']} steps" if values["warmup_steps"] else "",
+        f"warm-up over {100 * values['warmup_share']:g} % of the steps" if values["warmup_share"] else "",
+        f"batches of {values['batch_size']}",
+        f"{round(values['epochs'] * length)} epochs",
+        f"weight decay {values['weight_decay']:g}" if optimizer in ("sgd", "adam", "adamw") else "",
+        f"gradients clipped at norm {values['clip_norm']:g}" if values["clip_norm"] else "",
+        "gradients scaled to norm 1" if values["one_norm"] else "",
+    ]
+    step = ""
+    if values["one_norm"]:
+        step = (
+            "grads = [w.grad for w in model.parameters() if w.grad is not None]; "
+            "norm = torch.nn.utils.get_total_norm(grads); [g.div_(norm) for g in grads]"
+        )
+    elif values["clip_norm"]:
+        step = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {values['clip_norm']:g})"
+    return {TRAINED_WITH: ", ".join(filter(None, parts)), "between backward() and optimizer.step()": step}
+
+
+def _describe_schedule(values: Mapping[str, Any]) -> str:
+    name, lowest = values["schedule"], f"down to {min(values['minimum_learning_rate'], values['learning_rate']):g}"
+    how = {
+        "poly": f"the rate falls as (1 - step / steps) ** {values['power']:g}, {lowest}",
+        "cosine": f"the rate falls as (1 + cos(pi * step / steps)) / 2, {lowest}",
+        "steps": f"the rate is divided by 10 after {', '.join(f'{one:.3g}' for one in values['milestones'])} of the steps",
+    }
+    return f"{name} ({how[name]})" if name in how else str(name)
