@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,12 @@ def task(learning_rate: float = 0.002, **others) -> SupervisedTask:
     )
 
 
+@functools.cache
+def climb_alone(learning_rate: float, budget: float) -> Ladder:
+    """Climb once for all tests of one task and budget: they follow from the seed."""
+    return climb(task(learning_rate), budget)[0]
+
+
 def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder, Record]:
     evaluator = Evaluator(made, {}, Configuration())
     with start_workers(evaluator, Machines(workers=0)) as dispatcher:
@@ -55,7 +62,7 @@ def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tu
 
 
 def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
-    ladder, _ = climb(task(), 24)
+    ladder = climb_alone(0.002, 24)
     assert ladder.best is not None
     assert ladder.given is not None
     assert ladder.best.mean > ladder.given.mean + 0.1
@@ -68,7 +75,7 @@ def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
 
 @pytest.mark.parametrize(("learning_rate", "budget"), [(0.002, 16), (0.002, 24), (0.3, 16), (0.02, 20)])
 def test_the_best_and_the_recipe_as_given_are_trained_on_several_seeds(learning_rate, budget):
-    ladder, _ = climb(task(learning_rate), budget)
+    ladder = climb_alone(learning_rate, budget)
     assert ladder.best is not None
     assert ladder.given is not None
     assert min(len(ladder.best.scores), len(ladder.given.scores)) >= 2
@@ -76,7 +83,7 @@ def test_the_best_and_the_recipe_as_given_are_trained_on_several_seeds(learning_
 
 @pytest.mark.parametrize("budget", [2, 5, 8, 24])
 def test_it_spends_no_more_than_its_budget_and_always_trains_the_recipe_as_given(budget: float):
-    ladder, _ = climb(task(), budget)
+    ladder = climb_alone(0.002, budget)
     assert ladder.spent <= budget
     assert ladder.given is not None
     assert ladder.given.fidelity == 1
@@ -136,7 +143,7 @@ def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):
 
 
 def test_it_comes_back_from_plain_values():
-    ladder, _ = climb(task(), 2)
+    ladder = climb_alone(0.002, 2)
     assert Ladder.from_dict(ladder.to_dict()) == ladder
 
 
@@ -186,7 +193,7 @@ def test_what_does_not_fit_the_task_is_not_announced():
 
 
 def test_a_search_climbs_first_and_trains_its_candidates_by_what_it_learnt(tmp_path):
-    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
     found = autoloss.search(task(), evaluations=3, workers=0, final=False, settings=quick, directory=tmp_path)
     assert found.ladder is not None
     assert found.configuration.search.step_rule in ("one_norm", "adamw")
@@ -199,7 +206,7 @@ def test_a_search_climbs_first_and_trains_its_candidates_by_what_it_learnt(tmp_p
 
 
 def test_a_search_that_is_interrupted_on_the_ladder_goes_on_there(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
     given = {"evaluations": 3, "workers": 0, "final": False, "settings": quick}
     whole = autoloss.search(task(), directory=tmp_path / "whole", **given)
     add, count = Store.add_training, 0
@@ -225,7 +232,7 @@ def test_a_search_that_is_interrupted_on_the_ladder_goes_on_there(tmp_path, monk
 
 
 def test_no_ladder_without_a_share():
-    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 0}
+    quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 0}
     found = autoloss.search(task(), evaluations=1, workers=0, final=False, settings=quick)
     assert found.ladder is None
     assert found.configuration.search.step_rule == "recipe"
@@ -304,7 +311,7 @@ def test_one_seed_is_judged_by_the_noise_of_its_examples():
 
 
 def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_so():
-    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
     said: list[str] = []
     made = SupervisedTask(
         lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, recipe=Recipe(epochs=12, batch_size=32)

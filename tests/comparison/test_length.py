@@ -22,7 +22,7 @@ from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Training
 
-QUICK = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 1.0}
+QUICK = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 1.0}
 
 
 def draw(seed: int, count: int = 96) -> tuple[Tensor, Tensor]:
