@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -46,3 +50,28 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     engine, tree = CompiledEngine(BRANCH, measure_reference(BRANCH, scenes), settings), parse("-y * log(p)")
     engine.gradients([tree])
     engine.start_descent(tree).advance(0, 1)
+
+
+@pytest.fixture
+def simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers be simulated in this process: each has what a process gets, and jobs end in an order that is drawn.
+
+    tests/run/test_history.py and tests/workers hold processes to the same.
+    """
+    import cloudpickle
+
+    from autoloss.evaluation import dispatch
+    from autoloss.workers.process_state import preserve_state
+    from virtual import VirtualWorkers
+
+    def start(function: Callable[[Any], Any], slots: int, **limits: Any) -> VirtualWorkers:
+        copies = itertools.cycle([cloudpickle.loads(cloudpickle.dumps(function)) for _ in range(slots)])
+        draw = Random(slots)
+
+        def perform(payload: Any) -> Any:
+            with preserve_state():
+                return next(copies)(cloudpickle.loads(cloudpickle.dumps(payload)))
+
+        return VirtualWorkers(slots, perform, lambda payload, result: draw.random())
+
+    monkeypatch.setattr(dispatch, "ProcessWorkers", start)

@@ -42,9 +42,8 @@ class Latest(autoloss.Archive):
 
 def searched(directory, workers=0, **more):
     settings = {**SETTINGS, **more.pop("settings", {})}
-    task = QuickTask(BRANCHES, delay_seconds=0.05 if workers else 0.0)
     return autoloss.search(
-        task,
+        QuickTask(BRANCHES),
         evaluations=10,
         seed=3,
         workers=workers,
@@ -73,7 +72,7 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(name, tmp_path):
+def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(name, tmp_path, simulated_workers):
     found = searched(tmp_path / "a", **OBJECTS[name])
     lines = list(as_text(found.history))
     assert list(as_text(searched(tmp_path / "b", 2, **OBJECTS[name]).history)) == lines

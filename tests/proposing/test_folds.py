@@ -56,7 +56,7 @@ class Doubtful(Proposer):
 
 
 def searched(directory, proposer, workers=0, evaluations=12, **more):
-    task = FoldedTask(delay_seconds=0.02 if workers else 0.0)
+    task = FoldedTask()
     return task, autoloss.search(
         task, evaluations=evaluations, seed=3, workers=workers, directory=directory, settings=QUICK, final=False,
         proposer=proposer, **more,
@@ -81,7 +81,7 @@ def test_a_candidate_of_three_folds_has_their_mean_deviation_and_count(tmp_path)
 
 
 @pytest.mark.parametrize("proposer", [ThreeFolds(), Doubtful()], ids=["folds", "seeds"])
-def test_the_history_is_one_for_any_number_of_workers_and_after_a_resume(proposer, tmp_path):
+def test_the_history_is_one_for_any_number_of_workers_and_after_a_resume(proposer, tmp_path, simulated_workers):
     _, found = searched(tmp_path / "a", proposer, evaluations=24)
     lines = list(as_text(found.history))
     assert list(as_text(searched(tmp_path / "b", proposer, 2, evaluations=24)[1].history)) == lines

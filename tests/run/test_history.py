@@ -73,9 +73,9 @@ def test_any_number_of_workers_gives_the_same_history(workers, clean, tmp_path):
     assert searched(tmp_path / "run", QuickTask(delay_seconds=0.1), workers) == clean
 
 
-def test_two_branches_have_one_history_too(tmp_path):
+def test_two_branches_have_one_history_too(tmp_path, simulated_workers):
     alone = searched(tmp_path / "a", QuickTask(BRANCHES), evaluations=10)
-    assert searched(tmp_path / "b", QuickTask(BRANCHES, delay_seconds=0.1), 2, evaluations=10) == alone
+    assert searched(tmp_path / "b", QuickTask(BRANCHES), 2, evaluations=10) == alone
 
 
 def test_a_smaller_budget_gives_the_beginning_of_a_larger_one(clean, tmp_path):
@@ -90,10 +90,12 @@ def test_a_resumed_run_with_a_larger_budget_equals_one_long_run(clean, tmp_path)
     assert list(as_text(longer.history)) == clean
 
 
-def test_without_vain_draws_too_any_number_of_workers_gives_one_history_and_replay_derives_it(tmp_path):
+def test_without_vain_draws_too_any_number_of_workers_gives_one_history_and_replay_derives_it(
+    tmp_path, simulated_workers
+):
     valid = {"evolution.valid_draws": True, "evolution.fresh_attempts": 3}
     alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **valid)
-    assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **valid) == alone
+    assert searched(tmp_path / "b", QuickTask(), 2, evaluations=10, **valid) == alone
     counts = sum((Counter(json.loads(line)["counts"]) for line in alone), Counter[str]())
     assert counts["STRUCTURE"] == 0
     assert counts["sampled"] > 20
@@ -191,7 +193,7 @@ def test_another_seed_gives_another_history(clean, tmp_path):
 
 
 @pytest.mark.parametrize("lag", [1, 8])
-def test_every_lag_gives_one_history_whatever_the_workers(lag, tmp_path):
+def test_every_lag_gives_one_history_whatever_the_workers(lag, tmp_path, simulated_workers):
     settings = {"evolution.lag": lag}
     alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **settings)
-    assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **settings) == alone
+    assert searched(tmp_path / "b", QuickTask(), 2, evaluations=10, **settings) == alone

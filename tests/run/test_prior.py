@@ -81,7 +81,7 @@ def test_own_runs_add_to_a_prior(own, long, tmp_path):
     assert (again.sources, again.digest) == (learnt.sources, learnt.digest)
 
 
-def test_one_history_with_a_prior_of_ones_own(own, tmp_path):
+def test_one_history_with_a_prior_of_ones_own(own, tmp_path, simulated_workers):
     found = searched(tmp_path / "one", prior=own)
     lines = list(as_text(found.history))
     assert list(as_text(searched(tmp_path / "two", prior=own, workers=2).history)) == lines

@@ -481,7 +481,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     assert "20 candidates in a row were copies or twins" in found.end
 
 
-def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
+def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path, simulated_workers):
     settings = {**SETTINGS, "limits.explored": 150}
     ends = [
         autoloss.search(

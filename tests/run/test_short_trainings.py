@@ -86,7 +86,7 @@ class TestOneHistory:
         assert any(" * " in one.formula for one in found.history)
         assert any(one.candidate.pool for one in found.history) is (kind == "guided")
 
-    def test_two_workers_give_it(self, run, tmp_path):
+    def test_two_workers_give_it(self, run, tmp_path, simulated_workers):
         kind, found = run
         assert lines(searched(tmp_path / "run", kind, workers=2)) == lines(found)
 
