@@ -23,6 +23,8 @@ from autoloss.training.recipe import Recipe
 from tests.tasks.toy import TwoHeadsTask, accuracy
 
 QUICK = {"rejection.steps": 20, "rejection.samples": 2, "rejection.threshold": 0.1, "ladder.share": 1.0}
+BRIEF = {**QUICK, "limits.explored": 1}
+"""For what is said before a search: it ends with its first loss."""
 
 
 class Constant(nn.Module):
@@ -105,7 +107,7 @@ def test_labels_that_have_nothing_to_do_with_the_inputs_mostly_end_a_search(tmp_
         place = tmp_path / str(seed)
         try:
             autoloss.search(
-                made, evaluations=12, workers=0, directory=place, settings=QUICK, final=False, say=said.append
+                made, evaluations=12, workers=0, directory=place, settings=BRIEF, final=False, say=said.append
             )
         except RunError as error:
             ended += "a score on it is uncertain by 0.0" in str(error)
@@ -152,7 +154,7 @@ def test_a_small_budget_has_room_for_weights_of_the_classes_in_the_ladder(tmp_pa
         recall_and_precision,
         recipe=Recipe(epochs=4, batch_size=16, learning_rate=0.01),
     )
-    settings = {"rejection.steps": 20, "rejection.samples": 2, "rejection.threshold": 0.1}
+    settings = {name: value for name, value in BRIEF.items() if name != "ladder.share"}
     said = list[str]()
     found = autoloss.search(
         made, evaluations=10, workers=0, directory=tmp_path / "run", settings=settings, final=False, say=said.append
