@@ -18,7 +18,13 @@ from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.tasks.task import Task
 from autoloss.training.training import Scored, Training
 
-QUICK = {"rejection.steps": 20, "rejection.threshold": 0.01, "rejection.samples": 2}
+QUICK = {
+    "rejection.steps": 20,
+    "rejection.threshold": 0.01,
+    "rejection.samples": 2,
+    # What a search begins with is looked at, and no more.
+    "limits.explored": 20,
+}
 ROWS = 24
 
 
