@@ -58,6 +58,10 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "effective_bce": lambda y, p: binary(y, p, 1 / (8 * share(y)).tanh(), 1 / (8 * share(1 - y)).tanh()),
     "focal_bce": lambda y, p: binary(y, p, (1 - p) ** 2, p**2),
     "brier_bce": lambda y, p: (y - p) ** 2,
+    "balanced_dice": lambda y, p: -dice(y, p) / share(y),
+    "balanced_tversky": lambda y, p: -tversky(y, p) / share(y),
+    "balanced_dice_bce": lambda y, p: -dice(y, p) / share(y),
+    "balanced_tversky_bce": lambda y, p: -tversky(y, p) / share(y),
     "dice_bce": lambda y, p: -dice(y, p),
     "tversky_bce": lambda y, p: -tversky(y, p),
     "dice_with_bce": lambda y, p: binary(y, p) - dice(y, p),
@@ -167,7 +171,7 @@ def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
             "none": {"start": ["none"]},
         }.items()
     }
-    assert len(starts["default"]) == 12
+    assert len(starts["default"]) == 14
     assert starts["paper"] == starts["none"] == ()
 
 
