@@ -181,3 +181,30 @@ def test_several_branches_get_a_loss_of_the_shelf_on_one_at_a_time():
     found = parse_starting_losses(name_losses(["shelf"]), task, OPERATORS, 100)[0]
     assert len(found) > len(task.branches)
     assert all(set(loss) == set(task.branches) for loss in found)
+
+
+@pytest.mark.parametrize(("activation", "channels", "suffix"), [("softmax", 2, ""), ("sigmoid", 1, "_bce")])
+def test_over_the_share_of_its_class_a_region_is_found_that_a_large_background_hides(
+    activation: Activation, channels: int, suffix: str
+):
+    generator = torch.Generator().manual_seed(1)
+    target = torch.zeros(48, 24, 24, dtype=torch.long)
+    for image, (row, column) in enumerate(torch.randint(2, 20, (48, 2), generator=generator).tolist()):
+        target[image, row : row + 3, column : column + 2] = 1
+    images = (target + 0.5 * torch.randn(target.shape, generator=generator))[:, None]
+
+    def measure_dice(loss: str) -> float:
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, channels, 3, padding=1))
+        optimizer = torch.optim.Adam(network.parameters(), 0.01)
+        criterion = zoo.get(f"shelf/{loss}{suffix}").criterion(activation=activation)
+        for _ in range(60):
+            optimizer.zero_grad()
+            criterion(network(images), target).backward()
+            optimizer.step()
+        raw = network(images)
+        found = raw.argmax(dim=1) if channels == 2 else (raw[:, 0] > 0).long()
+        return float(2 * (found * target).sum() / (found + target).sum())
+
+    for loss in ("dice", "tversky"):
+        assert measure_dice(f"balanced_{loss}") > measure_dice(loss) + 0.1
