@@ -159,4 +159,4 @@ def test_tuning_and_checking_say_the_length_too(epochs: int | None):
     for texts in (said, checked.notes):
         assert any("times as long as chosen first" in text for text in texts) is (epochs is None)
     # The score is that of the first length, the seconds those of the last.
-    assert (" after 1/" in checked.outcome) is (epochs is None)
+    assert (" at 1/" in checked.outcome) is (epochs is None)

@@ -13,6 +13,8 @@ from autoloss.proposing.records import Outcome, Train
 
 BEST = 4
 """Number of the best trainings whose differences are looked at."""
+SPOILT = 4.0
+"""Standard errors of the best score that a training has to be behind it, at least, to count as spoilt."""
 LARGE = 0.5
 """Share of what the standard loss gains over predictions without learning above which a split is called too small."""
 
@@ -63,7 +65,7 @@ def measure_resolution(outcomes: Mapping[Train, Outcome], gain: float | None = N
     """Return the precision of comparisons on the valid split, from whole trainings that were measured on resamples of it.
 
     Two losses that are equally good differ as the best of these do: the median over pairs of the four best. One that has lost half
-    of the gain, as where large steps have spoilt a training, differs from the others by far more.
+    of the gain, and far more than noise, differs from the others by more, as where large steps have spoilt a training.
 
     Args:
         gain: As for `Resolution.describe`.
@@ -77,13 +79,14 @@ def measure_resolution(outcomes: Mapping[Train, Outcome], gain: float | None = N
     ]
     found = [one for one in whole if one.score is not None and one.replicates is not None]
     found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
-    if gain is not None and gain > 0:
-        found = [one for one in found if (found[0].score or 0.0) - (one.score or 0.0) <= LARGE * gain]
+    best = Measurements.of(found[:1]).estimate
+    single = 0.0 if best is None else best.least_error
+    if gain is not None:
+        lost = max(LARGE * gain, SPOILT * single)
+        found = [one for one in found if (found[0].score or 0.0) - (one.score or 0.0) <= lost]
     pairs = combinations([Measurements.of([one]) for one in found], 2)
     estimates = [lead for a, b in pairs if (lead := compare_paired(a, b)) is not None]
     known = [one.resolution for one in estimates if one.resolution is not None]
     if not known or found[0].replicates is None:
         return None
-    best = Measurements.of(found[:1]).estimate
-    single = 0.0 if best is None else best.least_error
     return Resolution(median(known), found[0].replicates.examples, median(one.least_error for one in estimates), single)

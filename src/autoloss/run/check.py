@@ -219,7 +219,7 @@ def check(
     if tried and training is not None:
         evaluator = settle_length(evaluator, Machines(workers=0), notes.append)
         length = evaluator.configuration.search.length
-        training, outcome = training * length, outcome + f" after 1/{length:g} of it" * (length > 1)
+        training, outcome = training * length, outcome + f" at 1/{length:g} of its length" * (length > 1)
     climbs = tried and evaluator.has_standard
     # The best of several trainings needs to be better than the best of several untrained networks.
     floor = measure_floor(evaluator, range(UNTRAINED if climbs else 1))

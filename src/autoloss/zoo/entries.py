@@ -257,7 +257,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "shelf/balanced_tversky_bce": ("usual", "space"),
     "baseline/huber": ("usual", "any"),
     "shelf/absolute_error": ("usual", "any"),
-    "shelf/euclidean": ("usual", "any"),
+    "shelf/euclidean": ("usual", "rows"),
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
     "shelf/absolute_percentage": ("usual", "any"),
