@@ -58,10 +58,10 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "effective_bce": lambda y, p: binary(y, p, 1 / (8 * share(y)).tanh(), 1 / (8 * share(1 - y)).tanh()),
     "focal_bce": lambda y, p: binary(y, p, (1 - p) ** 2, p**2),
     "brier_bce": lambda y, p: (y - p) ** 2,
-    "balanced_dice": lambda y, p: -dice(y, p) / share(y),
-    "balanced_tversky": lambda y, p: -tversky(y, p) / share(y),
-    "balanced_dice_bce": lambda y, p: -dice(y, p) / share(y),
-    "balanced_tversky_bce": lambda y, p: -tversky(y, p) / share(y),
+    "root_balanced_dice": lambda y, p: -dice(y, p) / share(y).sqrt(),
+    "root_balanced_tversky": lambda y, p: -tversky(y, p) / share(y).sqrt(),
+    "root_balanced_dice_bce": lambda y, p: -dice(y, p) / share(y).sqrt(),
+    "root_balanced_tversky_bce": lambda y, p: -tversky(y, p) / share(y).sqrt(),
     "dice_bce": lambda y, p: -dice(y, p),
     "tversky_bce": lambda y, p: -tversky(y, p),
     "dice_with_bce": lambda y, p: binary(y, p) - dice(y, p),
@@ -184,7 +184,7 @@ def test_several_branches_get_a_loss_of_the_shelf_on_one_at_a_time():
 
 
 @pytest.mark.parametrize(("activation", "channels", "suffix"), [("softmax", 2, ""), ("sigmoid", 1, "_bce")])
-def test_over_the_share_of_its_class_a_region_is_found_that_a_large_background_hides(
+def test_over_the_root_of_its_share_a_region_is_found_that_a_large_background_hides(
     activation: Activation, channels: int, suffix: str
 ):
     generator = torch.Generator().manual_seed(1)
@@ -207,4 +207,4 @@ def test_over_the_share_of_its_class_a_region_is_found_that_a_large_background_h
         return float(2 * (found * target).sum() / (found + target).sum())
 
     for loss in ("dice", "tversky"):
-        assert measure_dice(f"balanced_{loss}") > measure_dice(loss) + 0.1
+        assert measure_dice(f"root_balanced_{loss}") > measure_dice(loss) + 0.1

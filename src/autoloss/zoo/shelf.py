@@ -21,7 +21,7 @@ SMOOTH = (
     "Yan et al., 2003, Optimizing Classifier Performance via an Approximation to the Wilcoxon-Mann-Whitney Statistic"
 )
 DICE = "Milletari et al., 2016, V-Net, Section 3, with plain sums"
-GENERALISED = "Sudre et al., 2017, Generalised Dice Overlap as a Deep Learning Loss: weights by the inverse share"
+GENERALISED = "Sudre et al., 2017, Generalised Dice Overlap as a Deep Learning Loss: weights by the size of a class"
 TVERSKY = "Salehi et al., 2017, Tversky Loss Function for Image Segmentation, with α = 1/3 and β = 2/3"
 COMPOUND = "Isensee et al., 2021, nnU-Net: cross entropy plus Dice"
 _TABLES = {
@@ -45,11 +45,11 @@ dice | Dice by class | soft Dice of each class in the batch | -mean_nhw(y * p) /
     {DICE}
 tversky | Tversky loss | soft Tversky index of each class | -mean_nhw(y * p) / mean_nhw(2 * y + p)
     {TVERSKY}
-balanced_dice | balanced Dice | soft Dice of each class over its share, which keeps a large background from deciding | \
--mean_nhw(y * p) / (mean_nhw(y + p) * mean_nhw(y))
+root_balanced_dice | root-balanced Dice | soft Dice of each class over the root of its share | \
+-mean_nhw(y * p) / (mean_nhw(y + p) * sqrt(mean_nhw(y)))
     {GENERALISED}
-balanced_tversky | balanced Tversky loss | soft Tversky index of each class over its share | \
--mean_nhw(y * p) / (mean_nhw(2 * y + p) * mean_nhw(y))
+root_balanced_tversky | root-balanced Tversky loss | soft Tversky index of each class over the root of its share | \
+-mean_nhw(y * p) / (mean_nhw(2 * y + p) * sqrt(mean_nhw(y)))
     {TVERSKY}; {GENERALISED}
 dice_ce | cross entropy with Dice | cross entropy plus soft Dice | -y * log(p) - mean_nhw(y * p) / mean_nhw(y + p)
     {COMPOUND}
@@ -77,11 +77,11 @@ dice_bce | Dice by label | soft Dice of each label in the batch | -mean_nhw(y * 
     {DICE}
 tversky_bce | Tversky loss by label | soft Tversky index of each label | -mean_nhw(y * p) / mean_nhw(2 * y + p)
     {TVERSKY}
-balanced_dice_bce | balanced Dice by label | soft Dice of each label over its share | \
--mean_nhw(y * p) / (mean_nhw(y + p) * mean_nhw(y))
+root_balanced_dice_bce | root-balanced Dice by label | soft Dice of each label over the root of its share | \
+-mean_nhw(y * p) / (mean_nhw(y + p) * sqrt(mean_nhw(y)))
     {GENERALISED}
-balanced_tversky_bce | balanced Tversky loss by label | soft Tversky index of each label over its share | \
--mean_nhw(y * p) / (mean_nhw(2 * y + p) * mean_nhw(y))
+root_balanced_tversky_bce | root-balanced Tversky loss by label | soft Tversky index of each label over the root of its share | \
+-mean_nhw(y * p) / (mean_nhw(2 * y + p) * sqrt(mean_nhw(y)))
     {TVERSKY}; {GENERALISED}
 dice_with_bce | binary cross entropy with Dice | binary cross entropy plus soft Dice | \
 -(y * log(p) + (1 - y) * log(1 - p)) - mean_nhw(y * p) / mean_nhw(y + p)
