@@ -127,9 +127,10 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "Subtract 1",
     ),
     "a mask of 0 and 255": (
-        "train, valid = (train[0], 255 * (train[1] > 0)), (valid[0], 255 * (valid[1] > 0))",
+        "train, valid = (train[0], 255 * (train[1] > 0)), (valid[0], 255 * (valid[1] > 0))\n"
+        "def network():\n    return nn.Linear(4, 2)",
         "class indices from 0 to 255",
-        "Divide the targets by 255",
+        "targets // 255",
     ),
     "fewer channels than classes": (
         "def network():\n    return nn.Linear(4, 2)",

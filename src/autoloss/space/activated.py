@@ -150,7 +150,7 @@ class ActivatedBranch(Branch):
             raise RequestError("The number of channels is not set; give ActivatedBranch(channels=…).")
         if self.activation == "none":
             return encode(target, self.channels, self.activation, self.ignore_index)
-        values = encode(target, max(self.channels, 2), self.activation, self.ignore_index)
+        values = encode(target, max(self.channels, 2), self.activation, self.ignore_index).clamp(0, 1)
         is_softmax = self.activation == "softmax" and self.channels > 1
         raw = (values.log() + SURE if is_softmax else values.logit()).clamp(-SURE, SURE)
         # A single logit is that of the second of two channels.

@@ -156,8 +156,8 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     advice = "Give the network one channel per class, or set ignore_index=… to the index that is to be ignored."
     if least == 1 and most == classes:
         advice = "Subtract 1 from the targets: classes are counted from 0."
-    elif target.unique().tolist() == [0, most]:
-        advice = f"Divide the targets by {most}: classes are counted from 0."
+    elif classes == 2 and target.unique().tolist() == [0, most]:
+        advice = f"Give 1 for {most}: targets // {most}."
     raise RequestError(
         f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
         f"for the classes 0 to {classes - 1}. {advice}"

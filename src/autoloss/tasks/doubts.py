@@ -54,8 +54,8 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
                 f"All {name} targets are {ends[0]:g}: no metric can tell losses apart there. Split the data so that each part has "
                 "all kinds of targets."
             )
-        # Whole numbers in the shape of the prediction are values, too.
-        are_values = target.is_floating_point() or target.shape[1:] == (branch.channels,)
+        # Of whole numbers, labels in the shape of the prediction are values, too.
+        are_values = target.is_floating_point() or (target.shape[1:] == (branch.channels,) and ends[1] <= 1)
         if are_values and branch.activation == "softmax" and target.ndim > 1 and target.shape[1] > 2:
             sums = target.sum(dim=1)
             if branch.ignore_index is None and bool(((sums - 1).abs() > UNEVEN).any()):

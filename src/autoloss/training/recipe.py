@@ -216,23 +216,33 @@ def name_function(value: Any) -> Any:
 def describe_recipe(
     recipe: Mapping[str, Any], step_rule: StepRule, learning_rate: float, length: float
 ) -> dict[str, str]:
-    """Describe all that a training with a loss needs elsewhere, with the code of its step; nothing where the task does not tell.
+    """Describe all that a training with a loss needs elsewhere, with the code of its step.
 
     Args:
-        recipe: The task's; `step_rule` changes it, `learning_rate` and `length` are factors.
+        recipe: The task's; `step_rule` changes it, `learning_rate` and `length` are factors. What is not the values of a `Recipe`
+            is listed as it is.
     """
-    if not isinstance(recipe.get("learning_rate"), int | float):
+    if not {one.name for one in fields(Recipe)} <= recipe.keys():
         return {TRAINED_WITH: ", ".join(f"{name} {value}" for name, value in recipe.items())}
     values = {**recipe, **STEP_RULES[step_rule]}
-    optimizer, momentum = values["optimizer"], values["momentum"]
+    optimizer, momentum, rate = values["optimizer"], values["momentum"], values["learning_rate"] * learning_rate
+    epochs, lowest = max(1, round(values["epochs"] * length)), f"down to {min(values['minimum_learning_rate'], rate):g}"
+    falls = {
+        "poly": f"poly (the rate falls as (1 - step / steps) ** {values['power']:g}, {lowest})",
+        "cosine": f"cosine (the rate falls as (1 + cos(pi * step / steps)) / 2, {lowest})",
+        "steps": f"steps (the rate is divided by 10 after {', '.join(f'{one:.3g}' for one in values['milestones'])} of the steps)",
+        "constant": "constant",
+    }
+    # The rates of a function are its own.
+    schedule = falls.get(values["schedule"]) or f"{values['schedule']} × {learning_rate:g}"
     parts = [
         f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
-        f"learning rate {values['learning_rate'] * learning_rate:.4g}",
-        f"schedule {_describe_schedule(values)}",
+        f"learning rate {rate:.4g}" if values["schedule"] in falls else "",
+        f"schedule {schedule}",
         f"warm-up of {values['warmup_steps']} steps" if values["warmup_steps"] else "",
         f"warm-up over {100 * values['warmup_share']:g} % of the steps" if values["warmup_share"] else "",
         f"batches of {values['batch_size']}",
-        f"{round(values['epochs'] * length)} epochs",
+        f"{epochs} epoch{'s' * (epochs != 1)}",
         f"weight decay {values['weight_decay']:g}" if optimizer in ("sgd", "adam", "adamw") else "",
         f"gradients clipped at norm {values['clip_norm']:g}" if values["clip_norm"] else "",
         "gradients scaled to norm 1" if values["one_norm"] else "",
@@ -246,13 +256,3 @@ def describe_recipe(
     elif values["clip_norm"]:
         step = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {values['clip_norm']:g})"
     return {TRAINED_WITH: ", ".join(filter(None, parts)), "between backward() and optimizer.step()": step}
-
-
-def _describe_schedule(values: Mapping[str, Any]) -> str:
-    name, lowest = values["schedule"], f"down to {min(values['minimum_learning_rate'], values['learning_rate']):g}"
-    how = {
-        "poly": f"the rate falls as (1 - step / steps) ** {values['power']:g}, {lowest}",
-        "cosine": f"the rate falls as (1 + cos(pi * step / steps)) / 2, {lowest}",
-        "steps": f"the rate is divided by 10 after {', '.join(f'{one:.3g}' for one in values['milestones'])} of the steps",
-    }
-    return f"{name} ({how[name]})" if name in how else str(name)
