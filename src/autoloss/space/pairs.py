@@ -88,8 +88,8 @@ class PairBranch(Branch):
 
     @property
     def group(self) -> int | None:
-        """Column of the target that numbers the list of each item; None if all items are one list."""
-        return self.columns.index("group") if "group" in self.columns else None
+        """Column of the target that numbers the list of each item; None where all are one list, or groups are strata of times."""
+        return self.columns.index("group") if "group" in self.columns and "event" not in self.columns else None
 
     @property
     def step_to_ideal(self) -> float:

@@ -214,6 +214,7 @@ class SplitMetrics:
         if self._has_one_size():
             prediction, target = self._join()
             lists = None if self._group is None else _Lists(target, self._group)
+            lists = lists if lists and len(lists) > 1 else None
 
             def measure(indices: Tensor) -> Any:
                 rows, drawn = (indices, target[indices.to(target.device)]) if lists is None else lists.draw(indices)

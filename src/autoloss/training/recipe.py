@@ -234,7 +234,9 @@ def describe_recipe(
         "constant": "constant",
     }
     # The rates of a function are its own.
-    schedule = falls.get(values["schedule"]) or f"{values['schedule']} × {learning_rate:g}"
+    schedule = falls.get(values["schedule"], values["schedule"]) + f" × {learning_rate:g}" * (
+        values["schedule"] not in falls and learning_rate != 1
+    )
     parts = [
         f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
         f"learning rate {rate:.4g}" if values["schedule"] in falls else "",

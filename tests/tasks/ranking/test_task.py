@@ -156,14 +156,19 @@ def test_a_function_is_measured_on_resamples_of_lists_as_the_metrics_of_the_task
     assert found[1].scores == pytest.approx(found[0].scores)
 
 
-def test_the_lists_of_ones_own_task_are_resampled():
-    lists = 8
+def test_strata_of_times_are_no_lists():
+    assert autoloss.PairBranch(columns=("value", "group")).group == 1
+    assert autoloss.PairBranch(columns=("value", "event", "group")).group is None
+
+
+@pytest.mark.parametrize(("lists", "examples"), [(8, 8), (1, 5)])
+def test_the_lists_of_ones_own_task_are_resampled_or_the_rows_of_a_single_one(lists: int, examples: int):
     generator = torch.Generator().manual_seed(0)
     inputs, value = torch.randn(lists * 5, 3, generator=generator), torch.arange(5.0).repeat(lists)
     rows = inputs, torch.stack([value, torch.arange(lists).repeat_interleave(5)], dim=1)
     branch = autoloss.PairBranch(columns=("value", "group"), measure=lambda scores, target: scores.mean())
     task = autoloss.SupervisedTask(lambda: torch.nn.Linear(3, 1), train=rows, valid=rows, branch=branch)
-    assert standard_outcome(task, resampled=True).replicates.examples == lists
+    assert standard_outcome(task, resampled=True).replicates.examples == examples
 
 
 def test_rows_without_queries_are_resampled_as_rows():
