@@ -33,6 +33,9 @@ def test_trainings_that_steps_have_spoilt_do_not_count():
     good = outcome(0.8, 0.0), outcome(0.81, math.pi / 2)
     assert measure_resolution(jobs(*good, *spoilt), gain=0.5) == measure_resolution(jobs(*good))
     assert measure_resolution(jobs(*good, *spoilt)).difference > 5
+    alone = measure_resolution(jobs(good[0], *spoilt), gain=0.5)
+    assert (alone.difference, alone.error, alone.single > 0) == (None, alone.single, True)
+    assert alone.describe(gain=0.5).startswith("The valid split has 40 examples; a single score is uncertain by 0.0")
 
 
 def test_it_is_not_known_of_one_training_or_without_resamples():

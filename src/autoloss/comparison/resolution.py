@@ -13,8 +13,8 @@ from autoloss.proposing.records import Outcome, Train
 
 BEST = 4
 """Number of the best trainings whose differences are looked at."""
-SPOILT = 4.0
-"""Standard errors of the best score that a training has to be behind it, at least, to count as spoilt."""
+SPOILT_SHARE, SPOILT_ERRORS = 0.5, 4.0
+"""A training is spoilt if it lost more than this share of the gain, and more than so many standard errors of the best score."""
 LARGE = 0.5
 """Share of what the standard loss gains over predictions without learning above which a split is called too small."""
 
@@ -26,13 +26,14 @@ class Resolution:
     """The precision of comparisons on a split.
 
     Args:
-        difference: The difference between two losses below which nothing can be told, with any number of training seeds.
+        difference: The difference between two losses below which nothing can be told, with any number of training seeds; None
+            where a single training is of use.
         examples: Number of examples of the split.
         error: The standard error of such a difference.
         single: That of the best score by itself, which is known also where all losses score alike.
     """
 
-    difference: float
+    difference: float | None
     examples: int
     error: float = 0.0
     single: float = 0.0
@@ -48,8 +49,10 @@ class Resolution:
         >>> Resolution(0.0, 8, 0.0, 0.12).describe().split(". ")[0]
         'The valid split has 8 examples, and the best trainings score alike on them; a single score is uncertain by 0.1200'
         """
+        by_itself = f"; a single score is uncertain by {figure(self.single)}" if self.single else ""
+        if self.difference is None:
+            return f"The valid split has {self.examples:,} examples{by_itself}."
         if self.difference == 0:
-            by_itself = f"; a single score is uncertain by {figure(self.single)}" if self.single else ""
             return f"The valid split has {self.examples:,} examples, and the best trainings score alike on them{by_itself}. {MORE}"
         text = (
             f"The valid split has {self.examples:,} examples: differences between losses below about {figure(self.difference)} "
@@ -77,16 +80,19 @@ def measure_resolution(outcomes: Mapping[Train, Outcome], gain: float | None = N
     whole = [
         outcome for job, outcome in outcomes.items() if (job.training.split, job.training.fidelity) == ("valid", 1)
     ]
-    found = [one for one in whole if one.score is not None and one.replicates is not None]
-    found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
+    measured = [one for one in whole if one.score is not None and one.replicates is not None]
+    found = sorted(measured, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
     best = Measurements.of(found[:1]).estimate
     single = 0.0 if best is None else best.least_error
     if gain is not None:
-        lost = max(LARGE * gain, SPOILT * single)
+        lost = max(SPOILT_SHARE * gain, SPOILT_ERRORS * single)
         found = [one for one in found if (found[0].score or 0.0) - (one.score or 0.0) <= lost]
+    if len(measured) < 2 or found[0].replicates is None:
+        return None
+    examples = found[0].replicates.examples
     pairs = combinations([Measurements.of([one]) for one in found], 2)
     estimates = [lead for a, b in pairs if (lead := compare_paired(a, b)) is not None]
     known = [one.resolution for one in estimates if one.resolution is not None]
-    if not known or found[0].replicates is None:
-        return None
-    return Resolution(median(known), found[0].replicates.examples, median(one.least_error for one in estimates), single)
+    if not known:
+        return Resolution(None, examples, single, single) if len(found) == 1 else None
+    return Resolution(median(known), examples, median(one.least_error for one in estimates), single)

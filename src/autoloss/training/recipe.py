@@ -233,13 +233,12 @@ def describe_recipe(
         "steps": f"steps (the rate is divided by 10 after {', '.join(f'{one:.3g}' for one in values['milestones'])} of the steps)",
         "constant": "constant",
     }
-    # The rates of a function are its own.
-    schedule = falls.get(values["schedule"], values["schedule"]) + f" × {learning_rate:g}" * (
-        values["schedule"] not in falls and learning_rate != 1
-    )
+    # A function has its own rates.
+    name = str(values["schedule"])
+    schedule = falls.get(name, name if learning_rate == 1 else f"{name} × {learning_rate:g}")
     parts = [
         f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
-        f"learning rate {rate:.4g}" if values["schedule"] in falls else "",
+        f"learning rate {rate:.4g}" if name in falls else "",
         f"schedule {schedule}",
         f"warm-up of {values['warmup_steps']} steps" if values["warmup_steps"] else "",
         f"warm-up over {100 * values['warmup_share']:g} % of the steps" if values["warmup_share"] else "",

@@ -21,7 +21,9 @@ SMOOTH = (
     "Yan et al., 2003, Optimizing Classifier Performance via an Approximation to the Wilcoxon-Mann-Whitney Statistic"
 )
 DICE = "Milletari et al., 2016, V-Net, Section 3, with plain sums"
-GENERALISED = "Sudre et al., 2017, Generalised Dice Overlap as a Deep Learning Loss: weights by the size of a class"
+GENERALISED = (
+    "after Sudre et al., 2017, Generalised Dice Overlap as a Deep Learning Loss: weights by the size of a class"
+)
 TVERSKY = "Salehi et al., 2017, Tversky Loss Function for Image Segmentation, with α = 1/3 and β = 2/3"
 COMPOUND = "Isensee et al., 2021, nnU-Net: cross entropy plus Dice"
 _TABLES = {
