@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
-from types import MappingProxyType
 from typing import Any
 
 import cloudpickle
@@ -174,7 +173,7 @@ def test_oom_takes_more_than_the_limit_and_never_the_whole_machine():
 
 def test_text_is_read_with_its_seed():
     assert Injection.parse(" worker-crash=0.05, hang=0.01 ,seed=7") == Injection(
-        MappingProxyType({"worker-crash": 0.05, "hang": 0.01}), 7
+        {"worker-crash": 0.05, "hang": 0.01}, 7
     )
 
 

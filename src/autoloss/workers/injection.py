@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
@@ -80,17 +79,15 @@ def _fail(fault: Fault) -> None:
     raise RuntimeError("CUDA error: unspecified launch failure (injected)")
 
 
-FAULTS: Mapping[str, Callable[[Fault], None]] = MappingProxyType(
-    {
-        "worker-crash": lambda fault: os.kill(os.getpid(), signal.SIGKILL),
-        "hang": _hang,
-        # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
-        "hang-c": lambda fault: ctypes.PyDLL(None).sleep(FOREVER_SECONDS),
-        "freeze": lambda fault: os.kill(os.getpid(), signal.SIGSTOP),
-        "oom": _grow,
-        "error": _fail,
-    }
-)
+FAULTS: Mapping[str, Callable[[Fault], None]] = {
+    "worker-crash": lambda fault: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": _hang,
+    # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
+    "hang-c": lambda fault: ctypes.PyDLL(None).sleep(FOREVER_SECONDS),
+    "freeze": lambda fault: os.kill(os.getpid(), signal.SIGSTOP),
+    "oom": _grow,
+    "error": _fail,
+}
 """By name: SIGKILL, a loop in Python, C code that holds the GIL, SIGSTOP, memory beyond the limit, an error of a GPU."""
 HANGING = ("hang", "hang-c", "freeze")
 
@@ -147,7 +144,7 @@ class Injection:
                 ) from None
         if not rates:
             raise RequestError(f"Name a fault to inject, such as worker-crash=0.05. Known: {', '.join(FAULTS)}.")
-        return cls(MappingProxyType(rates), seed)
+        return cls(rates, seed)
 
     def draw_fault(self, key: tuple[int | str, ...], attempt: int, memory_bytes: int | None) -> Fault | None:
         """Return the fault of an attempt at a job, or None.
