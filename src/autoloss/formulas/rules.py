@@ -31,20 +31,14 @@ from autoloss.space.ranges import AWAY, LARGE, Range
 
 
 class Facts(Protocol):
-    """The questions that a rule may ask about a term."""
+    """The questions that a rule may ask about a term; `Rewriter` answers them."""
 
     has_space: bool
     """True if H, W and C can be above 1; not so for boxes."""
 
     def bound(self, term: Term) -> Range: ...
-
-    def may_overflow(self, term: Term) -> bool:
-        """Say whether the term, or what it is made of, can become infinite: then 0 times it, or it minus itself, is no 0."""
-        ...
-
-    def is_constant_over(self, term: Term, mean: str) -> bool:
-        """Say whether all elements that `mean`, `mean_nhw` or `mean_c`, joins are equal."""
-        ...
+    def may_overflow(self, term: Term) -> bool: ...
+    def is_constant_over(self, term: Term, mean: str) -> bool: ...
 
 
 Rule = Callable[[Term, Facts], Term | None]

@@ -179,7 +179,10 @@ class Rewriter:
         return fold(term, lambda node, parts: _bound_node(node, parts, self._leaves), self._ranges)
 
     def may_overflow(self, term: Term) -> bool:
-        """Say whether the term, or what it is made of, can become infinite on usual leaves."""
+        """Say whether the term, or what it is made of, can become infinite on usual leaves.
+
+        Then 0 times it, or it minus itself, is no 0.
+        """
 
         def join(node: Term, parts: list[tuple[Range, bool]]) -> tuple[Range, bool]:
             found = _bound_node(node, [known for known, _ in parts], self._usual)

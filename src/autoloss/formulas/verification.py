@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast, final
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -48,13 +47,8 @@ Dual = tuple[Tensor, Tensor | None]
 """A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """Positions at which terms are compared."""
-
-    leaves: Mapping[str, Dual]
-    like: Tensor
+Scene = tuple[Mapping[str, Dual], Tensor]
+"""Positions at which terms are compared: the leaves there, and a tensor of their shape."""
 
 
 def draw_scenes(leaves: Mapping[str, Range], is_single: bool = False) -> tuple[Scene, ...]:
@@ -67,7 +61,7 @@ def draw_scenes(leaves: Mapping[str, Range], is_single: bool = False) -> tuple[S
     inside = {name: _draw_inside(known, like.shape, generator) for name, known in leaves.items()}
     ends = _combine_ends(leaves, like, generator)
     return tuple(
-        Scene({name: _add_slope(name, known, values[name], generator) for name, known in leaves.items()}, some)
+        ({name: _add_slope(name, known, values[name], generator) for name, known in leaves.items()}, some)
         for values, some in ((inside, like), (ends, next(iter(ends.values()), like)))
     )
 
@@ -109,15 +103,16 @@ def _add_slope(name: str, known: Range, value: Tensor, generator: torch.Generato
 
 def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
     """Return value and derivative of a node from those of its parts."""
+    leaves, like = scene
     if term.head == "leaf":
-        return scene.leaves[term.name]
+        return leaves[term.name]
     with torch.inference_mode(False), torch.enable_grad():
         values = [value.clone() for value, _ in parts]
         slopes = {place: slope for place, (_, slope) in enumerate(parts) if slope is not None}
 
         def evaluate(*moving: Tensor) -> Tensor:
             given = dict(zip(slopes, moving, strict=True))
-            return evaluate_node(term, [given.get(place, value) for place, value in enumerate(values)], scene.like)
+            return evaluate_node(term, [given.get(place, value) for place, value in enumerate(values)], like)
 
         if not slopes:
             return evaluate(), None
@@ -125,7 +120,7 @@ def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
             return cast("Dual", jvp(evaluate, tuple(values[place] for place in slopes), tuple(slopes.values())))
         except RuntimeError:
             # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
-            unknown = torch.full_like(scene.like, torch.nan)
+            unknown = torch.full_like(like, torch.nan)
             return unknown, unknown
 
 
