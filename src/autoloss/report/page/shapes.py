@@ -106,7 +106,7 @@ def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, stan
         return None
     probe = _PROBES[kind]
     known, known_name = _find_reference(standard, kind)
-    ours, theirs = _probe_tree(tree, kind), _probe_tree(known, kind)
+    (_, ours), (_, theirs) = trace_tree(tree, kind), trace_tree(known, kind)
     charts, notes = [], []
     for side, mine in ours.items():
         if not any(value for points in (*mine, *theirs[side]) for _, value in points):
@@ -140,11 +140,6 @@ def _find_reference(standard: str, kind: Kind) -> tuple[Expression, str]:
 
 def trace_tree(tree: Expression, kind: Kind) -> tuple[str, Mapping[str, Drawn]]:
     """Return the label of the axis, and side → value and gradient along it."""
-    return _PROBES[kind].label, _probe_tree(tree, kind)
-
-
-def _probe_tree(tree: Expression, kind: Kind) -> Mapping[str, Drawn]:
-    """Return side → value and gradient along the axis."""
     probe = _PROBES[kind]
     found: dict[str, Drawn] = {side: ([], []) for side, _ in probe.sides}
     for place in torch.linspace(probe.low, probe.high, PROBES, dtype=torch.float64):
@@ -153,7 +148,7 @@ def _probe_tree(tree: Expression, kind: Kind) -> Mapping[str, Drawn]:
             x, value, gradient = (float(one.detach().flatten()[channel]) for one in tensors)
             found[side][0].append((x, value))
             found[side][1].append((x, gradient))
-    return {side: (sorted(values), sorted(slopes)) for side, (values, slopes) in found.items()}
+    return probe.label, {side: (sorted(values), sorted(slopes)) for side, (values, slopes) in found.items()}
 
 
 _ORDERS = {"ties": 0.0, "pairs in order by 2": 2.0, "pairs in the wrong order by 2": -2.0}
