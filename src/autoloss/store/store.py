@@ -97,18 +97,6 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
     return _encode(replace(candidate, counts=dict(sorted(candidate.counts.items()))), OF_CANDIDATE)
 
 
-def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> dict[str, Any]:
-    """Return what decides a training, its outcome, and the time of writing.
-
-    Args:
-        candidate: Number of the candidate; None beside the search.
-    """
-    curve = tuple((step, loss) for step, loss in outcome.curve if math.isfinite(loss))
-    ended = _encode(replace(outcome, curve=curve), OF_OUTCOME)
-    decided = {"candidate": candidate, "loss": loss, **_encode(training, OF_TRAINING)}
-    return {**decided, **ended, "finished_at": time.time()}
-
-
 candidate_from_row = functools.partial(_decode, Candidate, names=OF_CANDIDATE)
 training_from_row = functools.partial(_decode, Training, names=OF_TRAINING)
 """Decode a candidate; decode what decides a training."""
@@ -241,8 +229,11 @@ class Store:
             loss: The loss that was trained: a formula, a loss of several branches, or a name in the zoo.
             candidate: Whose training it is; None for one beside the search.
         """
-        row = {**training_to_row(loss, training, outcome, candidate), "task_version": self._read_task_version()}
-        self.database.append([("training", row)])
+        curve = tuple((step, value) for step, value in outcome.curve if math.isfinite(value))
+        ended = _encode(replace(outcome, curve=curve), OF_OUTCOME)
+        decided = {"candidate": candidate, "loss": loss, **_encode(training, OF_TRAINING)}
+        written = {"finished_at": time.time(), "task_version": self._read_task_version()}
+        self.database.append([("training", {**decided, **ended, **written})])
 
     def candidates(self, where: str = "TRUE") -> Iterator[Candidate]:
         """Read candidates in order; a gap or a damaged row is an error that names it."""
