@@ -49,8 +49,21 @@ def record(
     Returns:
         None where the tree does not depend on the prediction.
     """
+    recorder = _Recorder(writer := Writer(*size, flat))
     with np.errstate(all="ignore"):
-        return _Recorder(Writer(*size, flat), registers).record(expression, masked, leaves)
+        root = expression.fold(
+            lambda name: ONE if name == CONSTANT else unscaled(registers[name]),
+            lambda operator, parts: FORWARD[operator.name](writer, *parts),
+        )
+        if root.register is None or not writer.active[root.register]:
+            return None
+        forward = tuple(writer.instructions)
+        recorder.add_total(root, masked)
+        elements = writer.count[CHANNEL] * writer.count[POSITION]
+        needs_total = leaves is None or not is_bounded(writer.instructions, leaves, elements)
+        for instruction in reversed(forward):
+            recorder.backward(instruction)
+        return recorder.finish(AREA_REGISTERS if I_REGISTER in registers.values() else (P_REGISTER,), needs_total)
 
 
 def _negate(writer: Writer, x: Scaled) -> Scaled:
@@ -85,30 +98,11 @@ FORWARD: dict[str, Callable[..., Scaled]] = {
 
 
 class _Recorder:
-    """Records one tree, forward and backward."""
+    """Records one tree backward, whose instructions are written."""
 
-    def __init__(self, writer: Writer, registers: Mapping[str, int]) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.writer = writer
-        self.registers = registers
         self.slopes: dict[int, list[Scaled]] = {}
-
-    def record(self, expression: Expression, masked: bool, leaves: Mapping[int, Range] | None) -> Tape | None:
-        root = self.forward(expression)
-        if root.register is None or not self.writer.active[root.register]:
-            return None
-        forward = tuple(self.writer.instructions)
-        self.add_total(root, masked)
-        elements = self.writer.count[CHANNEL] * self.writer.count[POSITION]
-        needs_total = leaves is None or not is_bounded(self.writer.instructions, leaves, elements)
-        for instruction in reversed(forward):
-            self.backward(instruction)
-        return self.finish(AREA_REGISTERS if I_REGISTER in self.registers.values() else (P_REGISTER,), needs_total)
-
-    def forward(self, expression: Expression) -> Scaled:
-        return expression.fold(
-            lambda name: ONE if name == CONSTANT else unscaled(self.registers[name]),
-            lambda operator, parts: FORWARD[operator.name](self.writer, *parts),
-        )
 
     def add_total(self, root: Scaled, masked: bool) -> None:
         """Sum the output, and start the backward pass with the derivative of the sum."""
