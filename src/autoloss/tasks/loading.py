@@ -7,7 +7,6 @@ same in every loading process and in a resumed training.
 from __future__ import annotations
 
 import multiprocessing
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from autoloss.training import distribution
+from autoloss.training.loop import seed_generators
 
 Collate = Callable[[list[Any]], Any]
 Reseed = Callable[[Any, int], object]
@@ -106,7 +106,7 @@ class _Batches(Dataset[Any]):
     def __getitem__(self, batch: tuple[int, list[int]]) -> Any:
         number, indices = batch
         seed = int(np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1)[0])
-        with _seed_generators(seed):
+        with seed_generators(seed, on_gpus=False):
             if self.loading.reseed is not None:
                 self.loading.reseed(self.dataset, seed)
             several = getattr(self.dataset, "__getitems__", None)
@@ -127,21 +127,6 @@ def _hide_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextmanager
-def _seed_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators of the CPU, and restore them at the end."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 def _keep(batch: Any) -> Any:
