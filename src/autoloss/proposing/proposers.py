@@ -56,33 +56,30 @@ class Promotion(Proposer):
     def __init__(self, proposer: Proposer, configuration: Configuration) -> None:
         self._proposer = proposer
         self._rungs = configuration.search.rungs
-        self._first = _find_first(configuration)
         self.choose = proposer.choose
+        evolution = configuration.evolution
+        # Promotions begin after the known losses, or after all that are drawn from nothing.
+        has_known = evolution.start and configuration.search.promote_start
+        self._first = len(evolution.start) if has_known else evolution.initial
 
     def needs_outcomes(self, k: int) -> bool:
         return k >= self._first or self._proposer.needs_outcomes(k)
 
     def ask(self, k: int, visible: View) -> Plan:
-        decisions = visible.memo(self, lambda: _Decisions(visible.configuration))
+        decisions = visible.memo(self, lambda: _Decisions(visible.configuration, self._first))
         if k < self._first or (promotion := decisions.find(visible)) is None:
             return self._proposer.ask(k, visible)
         parent, rung = promotion
         return Plan(k, parent, dict.fromkeys(visible.branches, Kind.PROMOTION), self._rungs[rung])
 
 
-def _find_first(configuration: Configuration) -> int:
-    """Return the first candidate that may be a promotion: after the known losses, or after all that are drawn from nothing."""
-    evolution = configuration.evolution
-    return len(evolution.start) if evolution.start and configuration.search.promote_start else evolution.initial
-
-
 class _Decisions:
-    """The promotions that the first candidates of a run make."""
+    """The promotions that the first candidates of a run make, none before candidate `first`."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, first: int) -> None:
         self._configuration = configuration
         self._rungs = configuration.search.rungs
-        self._first = _find_first(configuration)
+        self._first = first
         self._decided: list[tuple[int, int] | None] = []
         """Candidate → (the one that it promotes, to which rung), None for others."""
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
