@@ -35,7 +35,7 @@ from autoloss.tasks.doubts import find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
 from autoloss.tasks.splits import Split, add_shares, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
-from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
+from autoloss.tasks.thresholds import Batches, tune_threshold
 from autoloss.tasks.trainer_task import (
     DRAWS_PER_SAMPLE,
     FULL_LENGTH,
@@ -130,7 +130,11 @@ class SupervisedTask(TrainerTask):
         elif activation is not None or data.ignore_index is not None:
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name, self._is_named = name or "task", name is not None
-        self.execution = self._execution = self._make_execution(device)
+        try:
+            self.execution = self._execution = Execution(device=device)
+        except RequestError as error:
+            # Without `argument`: here the device is not an option of a command.
+            raise RequestError(f"{error} It is the argument device of the task.") from None
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
@@ -168,7 +172,9 @@ class SupervisedTask(TrainerTask):
                 f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
             )
         self._choices = [*read, *describe_sum(standard, self._shape[1]), *self._describe_numbers()]
-        self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
+        # Decisions between yes and no: of each channel, or between two classes.
+        of_two = "softmax" if self._shape[1] <= 2 else None
+        self.tunes_threshold = isinstance(branch, ActivatedBranch) and branch.activation in ("sigmoid", of_two)
 
     @property
     def branches(self) -> Mapping[str, Branch]:
