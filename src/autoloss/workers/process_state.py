@@ -112,8 +112,6 @@ class _Modules(dict[str, Any]):
     def __eq__(self, before: object) -> bool:
         return isinstance(before, _Modules) and before.items() <= self.items()
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
     def __repr__(self) -> str:
         return "modules"
 
