@@ -28,28 +28,25 @@ Reseed = Callable[[Any, int], object]
 """Called with a data set and a seed; seeds the data set's own generators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
-    """Options for making batches: how a list of examples becomes one, and how many worker processes load them ahead.
-
-    `reseed` is for a data set with its own generators.
-    """
-
-    collate: Collate = list
-    loaders: int = 0
-    reseed: Reseed | None = None
-
-
 def load_batches(
-    dataset: Any, order: Sequence[Tensor], seed: int, first: int = 0, loading: Loading = Loading()
+    dataset: Any,
+    order: Sequence[Tensor],
+    seed: int,
+    first: int = 0,
+    *,
+    collate: Collate = list,
+    loaders: int = 0,
+    reseed: Reseed | None = None,
 ) -> Iterator[Any]:
     """Yield the batch of each tensor of indices; `dataset` has `__getitem__` for one, or `__getitems__` for several.
 
     Random draws follow from the seed and the number of the batch; `first` is that of the first one, in a resumed training.
+    `collate` makes a batch of a list of examples, worker processes (`loaders`) load batches ahead, and `reseed` is for a data
+    set with its own generators.
     """
     batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
-    source = _Batches(dataset, seed, distribution.rank(), loading)
-    if not loading.loaders or len(batches) < 2:
+    source = _Batches(dataset, seed, distribution.rank(), collate, reseed)
+    if not loaders or len(batches) < 2:
         yield from map(source.__getitem__, batches)
         return
     # Not fork: a copy of a process with threads, as torch starts them, may hang. The server imports torch once for all workers.
@@ -60,7 +57,7 @@ def load_batches(
         batch_size=None,
         sampler=batches,
         collate_fn=_keep,
-        num_workers=min(loading.loaders, len(batches)),
+        num_workers=min(loaders, len(batches)),
         multiprocessing_context=processes,
         # A loader draws a seed when it starts; drawn from the global generator, it would change a resumed training.
         generator=torch.Generator().manual_seed(torch.initial_seed()),
@@ -97,21 +94,22 @@ class _Batches(Dataset[Any]):
     dataset: Any
     seed: int
     rank: int
-    loading: Loading
+    collate: Collate
+    reseed: Reseed | None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By value: another process cannot import definitions of a user's file or notebook.
-        return _rebuild, (cloudpickle.dumps((self.dataset, self.seed, self.rank, self.loading)),)
+        return _rebuild, (cloudpickle.dumps((self.dataset, self.seed, self.rank, self.collate, self.reseed)),)
 
     def __getitem__(self, batch: tuple[int, list[int]]) -> Any:
         number, indices = batch
         seed = int(np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1)[0])
         with seed_generators(seed, on_gpus=False):
-            if self.loading.reseed is not None:
-                self.loading.reseed(self.dataset, seed)
+            if self.reseed is not None:
+                self.reseed(self.dataset, seed)
             several = getattr(self.dataset, "__getitems__", None)
             items = [self.dataset[index] for index in indices] if several is None else several(indices)
-            return self.loading.collate(items)
+            return self.collate(items)
 
 
 def _rebuild(content: bytes) -> _Batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -16,7 +17,7 @@ from autoloss.errors import RequestError, join_names
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.tasks.data import Data
-from autoloss.tasks.loading import Loading, collate_columns, load_batches
+from autoloss.tasks.loading import collate_columns, load_batches
 from autoloss.training.loop import seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import Inputs, describe, list_tensors, map_tensors
@@ -54,8 +55,9 @@ class Split:
             data, loaders = self._loader.dataset, loaders or self._loader.num_workers
             if collate is None and self._loader.collate_fn is not default_collate:
                 collate = self._loader.collate_fn
-        self._loading = Loading(collate=collate or collate_columns, loaders=loaders, reseed=reading.reseed)
         self.dataset = _to_dataset(data, name, as_items=collate is not None)
+        options = {"collate": collate or collate_columns, "loaders": loaders, "reseed": reading.reseed}
+        self._load = functools.partial(load_batches, self.dataset, **options)
         if not len(self.dataset):
             raise RequestError(f"The {name} data holds no examples; give it at least one.")
         self.indices = torch.arange(len(self.dataset)) if self._loader is None else _list_examples(self._loader)
@@ -102,7 +104,7 @@ class Split:
         raw = (
             map(self.dataset.__getitem__, order)
             if isinstance(self.dataset, Columns)
-            else load_batches(self.dataset, order, seed, first, self._loading)
+            else self._load(order, seed, first)
         )
         for batch in raw:
             yield self.reading.split_batch(batch, self.name)
@@ -123,7 +125,7 @@ class Split:
         """Check on a few examples that the random draws of a data set follow from the seed."""
         if isinstance(self.dataset, Columns):
             return
-        batches = (load_batches(self.dataset, [self.indices[:4]], 0, loading=self._loading) for _ in range(2))
+        batches = (self._load([self.indices[:4]], 0) for _ in range(2))
         first, again = (list_tensors(next(loaded)) for loaded in batches)
         if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from autoloss.errors import unknown
 from autoloss.options import check_arguments
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.loading import Loading, load_batches
+from autoloss.tasks.loading import load_batches
 from autoloss.tasks.task import Task, check_training
 from autoloss.training.loop import Execution
 from autoloss.training.optimization import offer_step_rules
@@ -175,7 +176,7 @@ class ImageTask(TrainerTask):
         self.step_rules = offer_step_rules(recipe)
         self.execution = self._execution = Execution(device=device)
         self._networks: Mapping[str, Callable[[], Any]] = {"proxy": network, "full": full.network or network}
-        self._full, self._loading = full, Loading(loaders=loaders)
+        self._full, self._load = full, partial(load_batches, loaders=loaders)
         self._data = {split: images for split, images in data.items() if images is not None}
         self.splits = tuple(split for split in self._data if split != "train")
         train = {"proxy": data["train"], "full": full.data.get("train", data["train"])}
@@ -203,7 +204,7 @@ class ImageTask(TrainerTask):
             recipe=self.recipes[schedule].follow(training),
             execution=execution,
             examples=len(examples),
-            batches=lambda order, first: load_batches(examples, order, training.seed, first, self._loading),
+            batches=lambda order, first: self._load(examples, order, training.seed, first),
             make_loss=lambda network: lambda batch: self._compute_loss(network, batch, criterion, execution),
             evaluate=evaluate,
         )

@@ -142,7 +142,7 @@ class PoseTask(ImageTask):
         order = [part for part in torch.arange(len(data)).split(batch_size) if len(part)]
         joints, maxima = [np.zeros((0, len(MIRRORED), 2))], [np.zeros((0, len(MIRRORED)))]
         areas: list[float] = []
-        for batch in load_batches(data, order, 0, loading=self._loading):
+        for batch in self._load(data, order, 0):
             crops = execution.move(torch.stack([crop for crop, _ in batch]))
             heatmaps = upcast(network(crops))
             if self._flip_test:
