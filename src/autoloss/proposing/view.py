@@ -166,9 +166,8 @@ class View:
 
         A row has as many features as the candidate's signature has numbers, branch by branch.
         """
-        for k in (min(among, default=None), max(among, default=None)):
-            if k is not None:
-                self.candidate(k)
+        for k in (min(among), max(among)) if among else ():
+            self.candidate(k)
         return self._ledger.describe(among)
 
     def generator(self, purpose: str, *parts: int | str) -> Random:

@@ -162,19 +162,15 @@ def serve(reaper: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)
     # An interrupt from outside is an accident of the machine; KeyboardInterrupt then comes from the job's own code.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _raise_oom_score()
-    faulthandler.enable()
-    load_libraries()
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        _run_jobs(channel)
-
-
-def _raise_oom_score() -> None:
-    """Have the kernel end this process first when memory runs out."""
+    # The kernel ends this process first when memory runs out.
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < OOM_SCORE:
             file.seek(0)
             file.write(str(OOM_SCORE))
+    faulthandler.enable()
+    load_libraries()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _run_jobs(channel)
 
 
 def _run_jobs(channel: Channel) -> None:

@@ -116,9 +116,7 @@ def resolve(
         raise
 
 
-def _parse_formula(
-    text: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None
-) -> Losses:
+def _parse_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None) -> Losses:
     from autoloss.space.loss import Loss
     from autoloss.space.operators import OPERATORS
     from autoloss.space.parsing import parse
@@ -134,7 +132,7 @@ def _parse_formula(
     return {name: check_leaves(tree, name, branch)}
 
 
-def _read_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
+def _read_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None) -> Losses:
     from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError
 
     try:
