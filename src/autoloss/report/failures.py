@@ -41,11 +41,8 @@ def group_failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
 
 def _rejections(reader: Reader) -> list[dict[str, Any]]:
     """Count the rejected losses by reason; the store keeps one in a thousand as an example."""
-    totals = reader.totals
-    examples = {
-        row["reason"]: {"candidate": row["candidate"], "branch": row["branch"], "formula": row["formula"]}
-        for row in reader.examples
-    }
+    totals, facts = reader.totals, ("candidate", "branch", "formula")
+    examples = {row["reason"]: {fact: row[fact] for fact in facts} for row in reader.examples}
     found = [
         {"reason": reason.value, "count": totals[reason.name], "example": examples.get(reason.name)}
         for reason in Reason
