@@ -221,7 +221,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
     with InlineWorkers(Remembered(Evaluator(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
-        owned = [one for one in history.finished if one.candidate.source is None]
+        owned = [one for one in history.finished() if one.candidate.source is None]
         scored = [one for one in owned if one.outcome.score is not None]
         trained = [one.score for one in scored]
         ranked = sorted(scored, key=lambda one: one.rank, reverse=True)[: configuration.final.confirm]

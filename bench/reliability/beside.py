@@ -134,7 +134,7 @@ def searched(
         "injected": dict(pool.injected),
         "losses": dict(dispatcher.queue.losses),
     }
-    return list(as_text(history.finished)), counts
+    return list(as_text(history.finished())), counts
 
 
 def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:

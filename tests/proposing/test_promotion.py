@@ -188,7 +188,7 @@ def searched(name: str, rungs: tuple[float, ...], evaluations: int = 12, promote
 
 
 def lines(history: History) -> list[str]:
-    return list(as_text(history.finished))
+    return list(as_text(history.finished()))
 
 
 class TestHistory:
@@ -218,7 +218,7 @@ class TestHistory:
             spent = [one.fidelity for one in invented.trained(found) if found.outcomes[one.id].score is not None]
             assert found.charged == pytest.approx(sum(spent), abs=1e-9)
             assert found.charged <= 12 + 1e-6
-            assert len(found.finished) == len(found.candidates)
+            assert len(found.finished()) == len(found.candidates)
 
     @LAGS
     @pytest.mark.parametrize("rungs", RUNGS, ids=str)

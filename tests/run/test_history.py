@@ -171,8 +171,8 @@ def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
     history = History(("main",), long.configuration)
     with Store(long.directory) as store:
         history.restore(store.candidates(), store.search_trainings())
-    assert len(history.finished) == len(long.history)
-    assert not any(individual.outcome.curve for individual in history.finished)
+    assert len(history.finished()) == len(long.history)
+    assert not any(individual.outcome.curve for individual in history.finished())
 
 
 def test_both_engines_accept_the_same_losses(clean, tmp_path):

@@ -230,7 +230,7 @@ def history_of(
     with inner if faults is None else FaultyWorkers(inner, faults, job_key) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
-    return list(as_text(history.finished)), dispatcher, pool
+    return list(as_text(history.finished())), dispatcher, pool
 
 
 def check_faults_do_not_change_the_history() -> None:

@@ -68,16 +68,10 @@ class History:
         trainings = self._trainings.get(k, {})
         return [Train(self.candidates[k].loss, one, k) for one, outcome in trainings.items() if outcome is None]
 
-    @property
-    def finished(self) -> list[Individual]:
-        """The candidates before the first without an outcome: the history proper, less the curves of their trainings."""
-        return [
-            Individual(candidate, self.outcomes[candidate.id]) for candidate in self.candidates[: self._ledger.resolved]
-        ]
-
-    def first_outcomes(self, count: int) -> list[Outcome]:
-        """Return the outcomes of the first candidates, as far as they have one without a gap."""
-        return [self.outcomes[k] for k in range(min(count, self._ledger.resolved))]
+    def finished(self, count: int | None = None) -> list[Individual]:
+        """Return the candidates before the first without an outcome, at most `count`: the history proper, less the curves."""
+        end = self._ledger.resolved if count is None else min(count, self._ledger.resolved)
+        return [Individual(candidate, self.outcomes[candidate.id]) for candidate in self.candidates[:end]]
 
     @property
     def end(self) -> str | None:

@@ -291,7 +291,7 @@ def _find_end(history: History, dispatcher: Dispatcher, began: float) -> str | N
 
 def _stop_if_nothing_scores(history: History) -> None:
     # Only candidates before the first unfinished one count: which of the others have an outcome depends on timing.
-    outcomes = history.first_outcomes(SCORELESS_FIRST)
+    outcomes = [one.outcome for one in history.finished(SCORELESS_FIRST)]
     first = outcomes[:FAILED_FIRST]
     failed = len(first) == FAILED_FIRST and all(outcome.state is State.FAILED for outcome in first)
     scoreless = len(outcomes) == SCORELESS_FIRST and all(outcome.score is None for outcome in outcomes)
