@@ -175,4 +175,4 @@ def _settings(task: Task, name: TaskReference, split: str, execution: Execution)
 def _metric(name: TaskReference) -> str:
     """Return what the score is called: the metric's name where the catalogue knows it."""
     row = CATALOGUE.get(name.name or "")
-    return str(name.options.get("metric", SCORE if row is None else row.metric))
+    return str(name.options.get("metric", SCORE if row is None else row.metrics[0]))

@@ -30,11 +30,6 @@ class CatalogueEntry:
     factory: str
     extra: str = ""
 
-    @property
-    def metric(self) -> str:
-        """The default metric."""
-        return self.metrics[0]
-
 
 _TASKS = """
 digits-seg | segmentation.digits | miou fwiou gacc macc biou bf1 |

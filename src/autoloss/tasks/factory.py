@@ -43,7 +43,7 @@ class TaskFactory:
     def __call__(self, metric: str | None = None, **options: Any) -> Any:
         """Build the task for a metric, the task's default if None; options are values, or their texts."""
         entry = find_entry(self.name, metric)
-        return self.build(metric or entry.metric, *self._read(options))
+        return self.build(metric or entry.metrics[0], *self._read(options))
 
     def inspect(self, metric: str | None = None, **options: Any) -> None:
         """Inspect the files of the data, if there are any; a RequestError lists up to twenty faults. Arguments as for a call."""
@@ -68,7 +68,7 @@ class TaskFactory:
             for name, kind in list_types(type(values)).items()
             if name != RECIPE
         ]
-        metric = Parameter("metric", Parameter.KEYWORD_ONLY, annotation=str, default=find_entry(self.name).metric)
+        metric = Parameter("metric", Parameter.KEYWORD_ONLY, annotation=str, default=find_entry(self.name).metrics[0])
         return Signature([metric, *options], return_annotation=Task)
 
     def _read(self, options: Mapping[str, Any]) -> list[Any]:
