@@ -36,7 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
-        _check_words(words)
+        # A run could not keep such paths and names.
+        if strange := [word for word in words if not is_text(word)]:
+            raise RequestError(
+                f"{strange[0]!a} holds bytes that are no text in the encoding {sys.getfilesystemencoding()}. Rename the file, or "
+                "set a UTF-8 locale, such as LC_ALL=C.UTF-8."
+            )
         try:
             app(args=words, obj=words, standalone_mode=True)
         finally:
@@ -68,16 +73,6 @@ def _find_option(command: str, argument: str) -> str | None:
     option = OPTIONS.get(argument, f"--{argument.replace('_', '-')}")
     parameters = get_group(app).commands[command].params
     return option if any(option in parameter.opts for parameter in parameters) else None
-
-
-def _check_words(words: Sequence[str]) -> None:
-    """Refuse paths and names that a run could not keep as text."""
-    for word in words:
-        if not is_text(word):
-            raise RequestError(
-                f"{word!a} holds bytes that are no text in the encoding {sys.getfilesystemencoding()}. Rename the file, or set a "
-                "UTF-8 locale, such as LC_ALL=C.UTF-8."
-            )
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
