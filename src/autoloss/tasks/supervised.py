@@ -130,11 +130,7 @@ class SupervisedTask(TrainerTask):
         elif activation is not None or data.ignore_index is not None:
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name, self._is_named = name or "task", name is not None
-        try:
-            self.execution = self._execution = Execution(device=device)
-        except RequestError as error:
-            # Without `argument`: here the device is not an option of a command.
-            raise RequestError(f"{error} It is the argument device of the task.") from None
+        self.execution = self._execution = self._make_execution(device)
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
@@ -199,9 +195,8 @@ class SupervisedTask(TrainerTask):
             for inputs, target in split.batches([split.indices[rows] for rows in drawn_rows], seed):
                 prediction = self._reading.predict(network, inputs)
                 sample = Sample(spatial(prediction), self._make_context(target, prediction))
-                initial, best = self._measure_ends(sample)
-                drawn.append((initial, best))
-                if initial < best:
+                drawn.append(self._measure_ends(sample))
+                if operator.lt(*drawn[-1]):
                     found.append(sample)
                 if len(found) == count:
                     # The protocol compares samples of one size; a cropped sample may have nothing left to gain.
@@ -279,10 +274,9 @@ class SupervisedTask(TrainerTask):
 
     def _activate(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the prediction that metrics get: activated, or raw for a branch of another kind."""
-        branch = self._branch
-        if not isinstance(branch, ActivatedBranch):
-            return prediction
-        return activate_for_metric(prediction, target, branch.activation)
+        if isinstance(self._branch, ActivatedBranch):
+            return activate_for_metric(prediction, target, self._branch.activation)
+        return prediction
 
     def _measure_ends(self, sample: Sample) -> tuple[float, float]:
         """Return the metric of a sample's prediction, and that of the target used as prediction."""

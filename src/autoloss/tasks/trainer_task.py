@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import unknown
+from autoloss.errors import RequestError, unknown
 from autoloss.options import check_arguments
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.loading import load_batches
@@ -71,6 +71,15 @@ class TrainerTask(Task):
     @abstractmethod
     def _trainer(self, criterion: Criterion, training: Training, execution: Execution | None) -> Trainer[Any, Any]:
         """Return the trainer of a training that was checked by `check_training`."""
+
+    @staticmethod
+    def _make_execution(device: str) -> Execution:
+        """Return the execution of a task that is made with a device, which this machine may not have."""
+        try:
+            return Execution(device=device)
+        except RequestError as error:
+            # Without `argument`: here the device is not an option of a command.
+            raise RequestError(f"{error} It is the argument device of the task.") from None
 
     def train(
         self,
