@@ -39,8 +39,8 @@ CLOSE = 2
 """Number of learning rates that are trained whole on all seeds."""
 TUNING_SHARE = 1 / 4
 """Share of the schedule at which learning rates are tried first, where it has enough steps."""
-PROMISING = MOST_RIVALS + 1
-"""Number of these that are trained whole on the valid split: the best of short trainings."""
+PROMISING = MOST_RIVALS + 2
+"""Number of these that are trained whole on the valid split: the best of short trainings, which some losses are slow in."""
 Vary = Callable[[Entrant], Sequence[Entrant]]
 """Returns the ways of training an entrant that are tried on the grid; the first is trained whole at its own rate in any case."""
 
