@@ -436,13 +436,13 @@ def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch):
 
 
 def test_positions_of_the_check_hold_zero_one_and_what_is_between():
-    inside, ends = verification.draw_scenes({"e": POSITIVE, "p": UNIT, "y": UNIT})
-    assert {0.0, 1.0} <= set(ends.leaves["p"][0].flatten().tolist())
-    assert {0.0, 1.0} <= set(ends.leaves["y"][0].flatten().tolist())
-    assert 0.0 in ends.leaves["e"][0]
-    assert 0 < inside.leaves["p"][0].min() < inside.leaves["p"][0].max() < 1
+    (inside, _), (ends, _) = verification.draw_scenes({"e": POSITIVE, "p": UNIT, "y": UNIT})
+    assert {0.0, 1.0} <= set(ends["p"][0].flatten().tolist())
+    assert {0.0, 1.0} <= set(ends["y"][0].flatten().tolist())
+    assert 0.0 in ends["e"][0]
+    assert 0 < inside["p"][0].min() < inside["p"][0].max() < 1
     real = verification.draw_scenes({"p": REAL})
-    assert all(scene.leaves["p"][0].min() < 0 for scene in real)
+    assert all(leaves["p"][0].min() < 0 for leaves, _ in real)
 
 
 def test_wrong_requests_are_told_what_is_right():
