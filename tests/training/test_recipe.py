@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autoloss.training.recipe import TRAINED_WITH, Recipe, describe_recipe
+from autoloss.training.recipe import Recipe, describe_recipe
 
 
 def halve(optimizer: torch.optim.Optimizer, steps: int):
@@ -13,19 +13,20 @@ def halve(optimizer: torch.optim.Optimizer, steps: int):
 
 def test_a_recipe_in_words_follows_the_rate_the_length_and_the_step_rule():
     recipe = Recipe(epochs=4, batch_size=16, learning_rate=0.1, minimum_learning_rate=0.05).as_values()
-    text = describe_recipe(recipe, "one_norm", 0.3, 2.0)[TRAINED_WITH]
+    text = describe_recipe(recipe, "one_norm", 0.3, 2.0)[0]
     assert "learning rate 0.03, schedule poly (" in text
     assert "down to 0.03)" in text
     assert "8 epochs" in text
     assert text.endswith("gradients scaled to norm 1")
-    assert describe_recipe(recipe, "recipe", 1.0, 0.1)[TRAINED_WITH].count("1 epoch,") == 1
+    assert describe_recipe(recipe, "recipe", 1.0, 0.1)[0].count("1 epoch,") == 1
 
 
 def test_the_rates_of_a_function_are_named_by_it_and_what_is_no_recipe_is_listed():
     recipe = Recipe(epochs=4, batch_size=16, learning_rate=0.1, schedule=halve).as_values()
-    text = describe_recipe(recipe, "recipe", 3.0, 1.0)[TRAINED_WITH]
+    text = describe_recipe(recipe, "recipe", 3.0, 1.0)[0]
     assert "halve × 3, batches of 16" in text
     assert "learning rate" not in text
-    assert describe_recipe({"learning_rate": 0.1, "tricks": 2}, "recipe", 3.0, 1.0) == {
-        TRAINED_WITH: "learning_rate 0.1, tricks 2"
-    }
+    assert describe_recipe({"learning_rate": 0.1, "tricks": 2}, "recipe", 3.0, 1.0) == (
+        "learning_rate 0.1, tricks 2",
+        "",
+    )

@@ -15,7 +15,7 @@ from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
 from autoloss.run.results import LOOKED_AT, FoundLoss, Search, leave_out_idle
 from autoloss.space.loss_text import split_branches
-from autoloss.training.recipe import TRAINED_WITH, describe_recipe
+from autoloss.training.recipe import describe_recipe
 from autoloss.zoo import ENTRIES
 
 TOP = 10
@@ -102,9 +102,7 @@ class Summary:
         formula = simplify_formulas(self.search, [advice.loss])[advice.loss].text if entry is None else entry.formula
         lines = [f"Recommended: {advice.describe()}", *[f"Its formula: {formula}"] * bool(formula)]
         way = advice.entrant
-        recipe = describe_recipe(self.search.settings.recipe, way.step_rule, way.learning_rate, way.length)[
-            TRAINED_WITH
-        ]
+        recipe, _ = describe_recipe(self.search.settings.recipe, way.step_rule, way.learning_rate, way.length)
         lines += [f"Trained with: {recipe}"] * bool(recipe)
         ignored = {form.ignore_index for form in self.search.settings.branches.values()} - {None}
         # An exported file knows it, a loss of the zoo does not.

@@ -55,7 +55,8 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
     row = next((row for row in found.comparison if row.entrant.number == number), None)
     compared, also = (None, chosen.also) if row is None else (row.entrant, row.also)
     short, judged = "" if fidelity == 1 else f" {at_share(fidelity)}", found.judgement
-    trained = find_learning_rate(found, Entrant(f"#{number}", chosen.formula))
+    way = find_learning_rate(found, Entrant(f"#{number}", chosen.formula))
+    trained_with, step = describe_recipe(found.settings.recipe, way.step_rule, way.learning_rate, way.length)
     seeds = "" if judged.found is None else f" (test split, {len(judged.found.scores)} training seeds)"
     facts = {
         "warning": _warn(found.reader.outcome(number), found.settings.untrained),
@@ -68,7 +69,8 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
             if other is not None
         },
         "mean over new training seeds, valid split": figure(chosen.confirmed),
-        **describe_recipe(found.settings.recipe, trained.step_rule, trained.learning_rate, trained.length),
+        "trained with": trained_with,
+        "between backward() and optimizer.step()": step,
         "decide for yes from a probability of": f"{also[THRESHOLD]:.2g}" if THRESHOLD in also else "",
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",

@@ -167,7 +167,6 @@ STEP_RULES: Mapping[StepRule, Mapping[str, Any]] = {
     "cosine": {"schedule": "cosine"},
 }
 """Step rule → the settings of a recipe that it changes."""
-TRAINED_WITH = "trained with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +214,15 @@ def name_function(value: Any) -> Any:
 
 def describe_recipe(
     recipe: Mapping[str, Any], step_rule: StepRule, learning_rate: float, length: float
-) -> dict[str, str]:
-    """Describe all that a training with a loss needs elsewhere, with the code of its step.
+) -> tuple[str, str]:
+    """Return all that a training with a loss needs elsewhere in words, and the code between `backward()` and `optimizer.step()`.
 
     Args:
         recipe: The task's; `step_rule` changes it, `learning_rate` and `length` are factors. What is not the values of a `Recipe`
             is listed as it is.
     """
     if not {one.name for one in fields(Recipe)} <= recipe.keys():
-        return {TRAINED_WITH: ", ".join(f"{name} {value}" for name, value in recipe.items())}
+        return ", ".join(f"{name} {value}" for name, value in recipe.items()), ""
     values = {**recipe, **STEP_RULES[step_rule]}
     optimizer, momentum, rate = values["optimizer"], values["momentum"], values["learning_rate"] * learning_rate
     epochs, lowest = max(1, round(values["epochs"] * length)), f"down to {min(values['minimum_learning_rate'], rate):g}"
@@ -256,4 +255,4 @@ def describe_recipe(
         )
     elif values["clip_norm"]:
         step = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {values['clip_norm']:g})"
-    return {TRAINED_WITH: ", ".join(filter(None, parts)), "between backward() and optimizer.step()": step}
+    return ", ".join(filter(None, parts)), step
