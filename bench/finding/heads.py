@@ -175,7 +175,9 @@ def _measure(arguments: Any) -> Iterator[dict[str, Any]]:
         with (
             tempfile.TemporaryDirectory() as folder,
             patch.object(
-                beginning, "follow_known_loss", beginning.follow_known_loss if arm == ARMS[0] else lambda one, *_: one
+                beginning,
+                "follow_known_loss",
+                beginning.follow_known_loss if arm == ARMS[0] else lambda one, losses, *_: (one, losses, None),
             ),
         ):
             search = autoloss.search(
