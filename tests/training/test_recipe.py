@@ -21,12 +21,16 @@ def test_a_recipe_in_words_follows_the_rate_the_length_and_the_step_rule():
     assert describe_recipe(recipe, "recipe", 1.0, 0.1)[0].count("1 epoch,") == 1
 
 
+def test_no_recipe_has_no_words():
+    assert describe_recipe({}, "recipe", 1.0, 1.0) == ("", "")
+
+
 def test_the_rates_of_a_function_are_named_by_it_and_what_is_no_recipe_is_listed():
     recipe = Recipe(epochs=4, batch_size=16, learning_rate=0.1, schedule=halve).as_values()
     text = describe_recipe(recipe, "recipe", 3.0, 1.0)[0]
     assert "halve × 3, batches of 16" in text
     assert "learning rate" not in text
     assert describe_recipe({"learning_rate": 0.1, "tricks": 2}, "recipe", 3.0, 1.0) == (
-        "learning_rate 0.1, tricks 2",
+        "the task's own recipe (learning_rate 0.1, tricks 2)",
         "",
     )

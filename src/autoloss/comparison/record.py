@@ -40,7 +40,7 @@ CLOSE = 2
 TUNING_SHARE = 1 / 4
 """Share of the schedule at which learning rates are tried first, where it has enough steps."""
 PROMISING = MOST_RIVALS + 2
-"""Number of these that are trained whole on the valid split: the best of short trainings, which some losses are slow in."""
+"""Number of these that are trained whole on the valid split: the best of short trainings, in which some good ones are slow."""
 Vary = Callable[[Entrant], Sequence[Entrant]]
 """Returns the ways of training an entrant that are tried on the grid; the first is trained whole at its own rate in any case."""
 

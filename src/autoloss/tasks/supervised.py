@@ -35,7 +35,7 @@ from autoloss.tasks.doubts import find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
 from autoloss.tasks.splits import Split, add_shares, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
-from autoloss.tasks.thresholds import Batches, tune_threshold
+from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import (
     DRAWS_PER_SAMPLE,
     FULL_LENGTH,
@@ -168,9 +168,7 @@ class SupervisedTask(TrainerTask):
                 f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
             )
         self._choices = [*read, *describe_sum(standard, self._shape[1]), *self._describe_numbers()]
-        # Decisions between yes and no: of each channel, or between two classes.
-        of_two = "softmax" if self._shape[1] <= 2 else None
-        self.tunes_threshold = isinstance(branch, ActivatedBranch) and branch.activation in ("sigmoid", of_two)
+        self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -195,8 +193,9 @@ class SupervisedTask(TrainerTask):
             for inputs, target in split.batches([split.indices[rows] for rows in drawn_rows], seed):
                 prediction = self._reading.predict(network, inputs)
                 sample = Sample(spatial(prediction), self._make_context(target, prediction))
-                drawn.append(self._measure_ends(sample))
-                if operator.lt(*drawn[-1]):
+                initial, best = self._measure_ends(sample)
+                drawn.append((initial, best))
+                if initial < best:
                     found.append(sample)
                 if len(found) == count:
                     # The protocol compares samples of one size; a cropped sample may have nothing left to gain.

@@ -23,6 +23,11 @@ Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) and targets, batch by batch."""
 
 
+def has_threshold(activation: Activation, channels: int) -> bool:
+    """Return True if predictions are decisions between yes and no: of each channel, or between two classes."""
+    return activation == "sigmoid" or (activation == "softmax" and channels <= 2)
+
+
 def move_threshold(prediction: Tensor, threshold: float, activation: Activation) -> Tensor:
     """Return raw predictions (N, C, …) at which a probability of `threshold` became 0.5.
 

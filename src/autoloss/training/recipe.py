@@ -222,7 +222,8 @@ def describe_recipe(
             is listed as it is.
     """
     if not {one.name for one in fields(Recipe)} <= recipe.keys():
-        return ", ".join(f"{name} {value}" for name, value in recipe.items()), ""
+        listed = ", ".join(f"{name} {value}" for name, value in recipe.items())
+        return f"the task's own recipe ({listed})" if listed else "", ""
     values = {**recipe, **STEP_RULES[step_rule]}
     optimizer, momentum, rate = values["optimizer"], values["momentum"], values["learning_rate"] * learning_rate
     epochs, lowest = max(1, round(values["epochs"] * length)), f"down to {min(values['minimum_learning_rate'], rate):g}"
