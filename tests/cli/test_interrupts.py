@@ -72,14 +72,15 @@ def test_an_interrupt_without_a_named_folder_leaves_one_that_is_used_again(tmp_p
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["quick-seed0"]
 
 
-def test_an_interrupted_comparison_says_how_to_go_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("command", "trains"), [("compare", "compare_with_baselines"), ("explain", "explain_loss")])
+def test_an_interrupted_comparison_says_how_to_go_on(command, trains, tmp_path, monkeypatch):
     assert screens.run(*WORDS, *SET, "--out", tmp_path / "my run")[0] == 0
     from autoloss.run import scoring
 
-    monkeypatch.setattr(scoring, "compare_with_baselines", interrupt)
-    code, _, said = screens.run("compare", tmp_path / "my run", "--seeds", 2, "--workers", 0)
+    monkeypatch.setattr(scoring, trains, interrupt)
+    code, _, said = screens.run(command, tmp_path / "my run", "--seeds", 2, "--workers", 0)
     assert code == 130
-    expected = shlex.join(["autoloss", "compare", str(tmp_path / "my run"), "--seeds", "2", "--workers", "0"])
+    expected = shlex.join(["autoloss", command, str(tmp_path / "my run"), "--seeds", "2", "--workers", "0"])
     assert f"Trainings that ended are kept. Go on with: {expected}" in said
 
 

@@ -273,6 +273,15 @@ def test_where_chance_is_not_ruled_out_more_seeds_are_advised(found, standard, s
     assert any(each.text.startswith("Use baseline/ce") for each in steps) != is_ahead
 
 
+def test_more_test_data_are_not_asked_for_where_the_loss_is_the_best_baseline(tmp_path):
+    judgement = open_run(judged(tmp_path, STANDARD, STANDARD)).judgement
+    assert judgement.paired is not None
+    resampled = replace(judgement, paired=replace(judgement.paired, examples=120, examples_error=0.0))
+    told = "The scores are equal on all resamples of these 120 examples"
+    assert told in " ".join(verdict.evidence(resampled))
+    assert told not in " ".join(verdict.evidence(resampled, repeats=True))
+
+
 STANDARD = (0.7, 0.72, 0.71)
 
 

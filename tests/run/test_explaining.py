@@ -14,6 +14,7 @@ from autoloss.comparison.judgement import Recommendation
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.writing import write_report
+from autoloss.run.loop import Finale
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 from tests.screens import exit_code, refusal
@@ -43,6 +44,20 @@ def test_nothing_is_trained_twice(explained, tmp_path):
     before = len(Store(path).trainings())
     assert autoloss.explain(path, seeds=2, workers=0).to_dict() == found.to_dict()
     assert len(Store(path).trainings()) == before
+
+
+def test_trainings_are_counted_without_those_of_the_run(explained, tmp_path):
+    path = shutil.copytree(explained[0], tmp_path / "run")
+    before, seen = len(Store(path).trainings()), list[Finale]()
+    autoloss.explain(path, seeds=3, workers=0, observe=seen.append)
+    added = len(Store(path).trainings()) - before
+    assert added > 0
+    assert (seen[0].done, seen[0].eta_seconds) == (0, None)
+    assert (seen[-1].done, seen[-1].expected) == (added, added)
+    # All controls are asked for at once.
+    assert seen[1].expected > 2
+    assert seen[1].eta_seconds is not None
+    assert seen[-1].describe().startswith(f"explaining: {added} of about {added} trainings")
 
 
 def test_every_cause_is_listed_with_its_share(explained):

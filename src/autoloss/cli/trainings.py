@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, resuming, say
+from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, resuming
 from autoloss.cli.output import outlast_output
 from autoloss.errors import RunError
 from autoloss.settings import FinalSettings
@@ -35,10 +35,12 @@ def score(
     """Train a task with given losses and show the score of each."""
     given = arguments.read(locals())
     from autoloss.report.leaderboard import comparison_table
+    from autoloss.report.status import Status
     from autoloss.report.summary import comparison_rows
     from autoloss.run import scoring
 
-    rows = scoring.score(losses=given.pop("loss"), **given, say=say)
+    with Status(console_of(to_stderr=True)) as status:
+        rows = scoring.score(losses=given.pop("loss"), **given, say=status.say, observe=status.observe)
     if as_json:
         print_json(comparison_rows(rows))
     else:
@@ -97,14 +99,22 @@ def compare(
 ) -> None:
     """Compare the best losses with baselines on the test split. Each is trained on new seeds."""
     from autoloss.report.leaderboard import columns_of, comparison_of
+    from autoloss.report.status import Status
     from autoloss.report.summary import summarize
     from autoloss.run import scoring
     from autoloss.run.results import open_run
 
     further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
-    with resuming(context):
+    with resuming(context), Status(console_of(to_stderr=True)) as status:
         rows = scoring.compare(
-            directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say
+            directory,
+            top=top,
+            seeds=seeds,
+            workers=workers,
+            baselines=baselines,
+            trust=trust,
+            say=status.say,
+            observe=status.observe,
         )
     found = open_run(directory)
     summary = summarize(found)
@@ -120,6 +130,7 @@ def compare(
 
 @app.command()
 def explain(
+    context: typer.Context,
     directory: arguments.Directory,
     individual: arguments.Individual = None,
     seeds: Annotated[int, typer.Option(min=2, help="Trainings of the loss and of each control.")] = 5,
@@ -128,10 +139,20 @@ def explain(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Explain why a loss is better: step sizes, weights or recipe."""
+    from autoloss.report.status import Status
     from autoloss.report.trainings import causes_table, controls_table, describe_in_full
     from autoloss.run import scoring
 
-    found = scoring.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
+    with resuming(context), Status(console_of(to_stderr=True)) as status:
+        found = scoring.explain(
+            directory,
+            individual,
+            seeds=seeds,
+            workers=workers,
+            trust=trust,
+            say=status.say,
+            observe=status.observe,
+        )
     if as_json:
         print_json(found.to_dict())
     else:

@@ -53,7 +53,7 @@ class Record:
     Args:
         dispatcher: Runs them.
         expected: Trainings at the end, those that are recorded already included.
-        observe: Called with (recorded, expected) now and after each training; `expected` grows where more are recorded.
+        observe: Called with (recorded, expected) now and after each training; `expected` grows with what is asked for.
 
     Attributes:
         outcomes: All that is recorded.
@@ -81,6 +81,7 @@ class Record:
                 waiting.setdefault(_make_key(job), []).append(job)
         for key in waiting.keys() & known.keys():
             self._add(waiting.pop(key), known[key])
+        self._expected = max(self._expected, len(self.outcomes) + sum(map(len, waiting.values())))
         for job, result, _ in run_jobs([alike[0] for alike in waiting.values()], self._dispatcher):
             # Rejection tests that a search left under way end here as well; nobody needs them any more.
             if isinstance(job, Train) and isinstance(result, Outcome):

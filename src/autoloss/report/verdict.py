@@ -106,8 +106,9 @@ def reach_verdict(search: Search, state: State) -> Verdict:
         return Verdict("Nothing yet: no loss has a score.", "open", [*progress, *ended], steps)
     best, judgement = search.best, search.judgement
     readable = simplify_formulas(search, [best.formula])[best.formula]
-    form = REPEATED if _repeats_baseline(judgement, readable) else FORMS[judgement.standing]
-    sentences = evidence(judgement)
+    repeats = _repeats_baseline(judgement, readable)
+    form = REPEATED if repeats else FORMS[judgement.standing]
+    sentences = evidence(judgement, repeats=repeats)
     if judgement.standing is Standing.NOT_COMPARED:
         sentences = [*_describe_best(search, best), *progress]
     # A known loss has its name in its label already.
@@ -145,8 +146,12 @@ def _repeats_baseline(judgement: Judgement, readable: Readable) -> bool:
     return is_named or [one.name for one in (readable.identities or {}).values()] == [rival.entrant.loss]
 
 
-def evidence(judgement: Judgement) -> list[str]:
-    """Return the evidence for the answer, in sentences."""
+def evidence(judgement: Judgement, repeats: bool = False) -> list[str]:
+    """Return the evidence for the answer, in sentences.
+
+    Args:
+        repeats: The loss found has the gradient of the best baseline, which no test data tell apart from it.
+    """
     found, rival, paired = judgement.found, judgement.rival, judgement.paired
     if found is None:
         return []
@@ -163,7 +168,7 @@ def evidence(judgement: Judgement) -> list[str]:
     if paired.half_width is not None:
         sentences.append(_describe_resolution(paired))
         sentences += _describe_hypotheses(judgement.baselines, len(found.scores))
-    elif paired.examples_error == 0:
+    elif paired.examples_error == 0 and not repeats:
         sentences.append(
             f"The scores are equal on all resamples of these {paired.examples:,} examples: the {TEST} split cannot tell the losses "
             "apart. Give more test data."

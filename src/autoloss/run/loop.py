@@ -26,6 +26,7 @@ from autoloss.store.store import Store
 
 TEST_SECONDS = 0.25
 """Of a processor, to find a candidate that passes the rejection protocol: 0.05 to 0.9 s were measured."""
+CONFIRMING = "confirming and comparing"
 USUAL_WEIGHT = 3.0
 """Training equivalents of a search that weigh as much as the usual time of one."""
 
@@ -44,7 +45,7 @@ class Finale:
     expected: int
     seconds: float
     eta_seconds: float | None
-    what: str = "confirming and comparing"
+    what: str = CONFIRMING
 
     def describe(self) -> str:
         """Describe it in a line."""
@@ -198,7 +199,9 @@ class Progress:
 ObserveSearch = Callable[[Progress | Finale], None]
 
 
-def count_finale(observe: ObserveSearch, forecast: Forecast) -> Callable[[int, int], None]:
+def count_finale(
+    observe: Callable[[Finale], None], forecast: Forecast, what: str = CONFIRMING
+) -> Callable[[int, int], None]:
     """Return a callback for the number of trainings of the finale that are done."""
     began, before = time.monotonic(), None
 
@@ -206,7 +209,8 @@ def count_finale(observe: ObserveSearch, forecast: Forecast) -> Callable[[int, i
         nonlocal before
         before = done if before is None else before
         seconds = time.monotonic() - began
-        observe(Finale(done, expected, seconds, forecast.tell_trainings(expected - done, done - before, seconds)))
+        left = forecast.tell_trainings(expected - done, done - before, seconds)
+        observe(Finale(done, expected, seconds, left, what))
 
     return count
 

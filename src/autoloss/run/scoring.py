@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +21,12 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Machines, start_workers
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Count, Natural, checked
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
-from autoloss.run.loop import Finale, Forecast
+from autoloss.run.loop import Finale, Forecast, count_finale
 from autoloss.run.notes import note_changes
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import find_learning_rate, open_run
@@ -42,6 +44,22 @@ BASELINES = ("usual", "all")
 """The baselines that close a search too, and all that fit the task."""
 TRAININGS = 24.0
 """Training equivalents that are enough for every kind of rung of the ladder, on three seeds at last."""
+Observe = Callable[[Finale], None]
+
+
+def ignore(told: object) -> None:
+    """Listen to nothing."""
+
+
+@contextmanager
+def _start_record(
+    evaluator: Evaluator, workers: int, observe: Observe, what: str, store: Store | None = None
+) -> Iterator[Record]:
+    """Start workers and a record of their trainings, whose progress is observed; earlier trainings do not count."""
+    before = 0 if store is None else len(store.trainings())
+    count = count_finale(observe, Forecast(max(1, workers)), what)
+    with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
+        yield Record(dispatcher, store, observe=lambda done, expected: count(done - before, expected - before))
 
 
 @checked
@@ -61,6 +79,7 @@ def score(
     also: Sequence[str] = (),
     workers: Natural = 2,
     say: Callable[[str], None] | None = None,
+    observe: Observe = ignore,
 ) -> Rows:
     """Train a task with given losses and measure each.
 
@@ -77,6 +96,7 @@ def score(
         also: Further metrics that the task has to measure; each row holds all of them.
         workers: Processes that train; 0 trains in this process.
         say: Called with a sentence for each loss that is a known one on this task, up to a factor.
+        observe: Called with the progress after each training.
 
     Returns:
         One row per loss, the best first.
@@ -99,8 +119,8 @@ def score(
         raise unknown("split", split, request.task.splits)
     training_seeds = [evaluator.make_training().seed]
     training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
-    with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as dispatcher:
-        rows = sort_by_mean(Record(dispatcher).compare_losses(entrants, training_seeds, split))
+    with _start_record(evaluator, min(workers, len(entrants) * seeds), observe, "training") as record:
+        rows = sort_by_mean(record.compare_losses(entrants, training_seeds, split))
     if say is not None:
         for text in _describe_identities(request, entrants):
             say(text)
@@ -147,7 +167,8 @@ def compare(
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
     trust: bool = False,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = ignore,
+    observe: Observe = ignore,
 ) -> Rows:
     """Compare the best losses of a run with the baselines on the test split.
 
@@ -163,6 +184,7 @@ def compare(
         operators: Those of a run that was started with objects.
         trust: Run the files that the run names, even if another user started it.
         say: Called with a sentence where the task is not the one that the run began with.
+        observe: Called with the progress after each training.
 
     Returns:
         One row per loss, the best first.
@@ -192,16 +214,16 @@ def compare(
         request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
-        evaluator, tell = prepare(request), say or (lambda text: None)
-        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
-        with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
-            settings, record, every = request.configuration, Record(dispatcher, store), baselines == "all"
+        evaluator = prepare(request)
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), say)
+        with _start_record(evaluator, workers, observe, "comparing", store) as record:
+            settings, every = request.configuration, baselines == "all"
             rows = compare_with_baselines(
-                best, evaluator.task, settings, seeds, store, record, every=every, ladder=found.ladder, say=tell
+                best, evaluator.task, settings, seeds, store, record, every=every, ladder=found.ladder, say=say
             )
         judged_by = store.settings().comparison.seeds
         if judged_by > seeds:
-            tell(f"The verdict is still that of the comparison over {judged_by} training seeds, not of this one.")
+            say(f"The verdict is still that of the comparison over {judged_by} training seeds, not of this one.")
         return rows
 
 
@@ -216,7 +238,8 @@ def explain(
     workers: Natural = 2,
     operators: Sequence[Operator] = (),
     trust: bool = False,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = ignore,
+    observe: Observe = ignore,
 ) -> Explanation:
     """Explain why a loss of a run is ahead of the standard loss.
 
@@ -232,6 +255,7 @@ def explain(
         operators: Those of a run that was started with objects.
         trust: Run the files that the run names, even if another user started it.
         say: Called with a sentence about what is trained next.
+        observe: Called with the progress after each training.
 
     Returns:
         The share of each cause in the gain, and the simplest change with the same effect; stored in the run.
@@ -255,10 +279,9 @@ def explain(
         chosen = found.choose(number)
         evaluator = prepare(restore_request(found.settings, path, task, operators, trust))
         entrant = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula))
-        tell = say or (lambda text: None)
-        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
-        with start_workers(evaluator, Machines(workers=workers)) as dispatcher:
-            explanation, plan = explain_loss(entrant, evaluator, seeds, Record(dispatcher, store), tell)
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), say)
+        with _start_record(evaluator, workers, observe, "explaining", store) as record:
+            explanation, plan = explain_loss(entrant, evaluator, seeds, record, say)
         store.change_setting("explanation", asdict(plan))
         return explanation
 
@@ -274,8 +297,8 @@ def tune(
     trainings: float = TRAININGS,
     seed: Natural = 0,
     workers: Natural = 2,
-    say: Callable[[str], None] = lambda text: None,
-    observe: Callable[[Finale], None] = lambda progress: None,
+    say: Callable[[str], None] = ignore,
+    observe: Observe = ignore,
 ) -> Ladder:
     """Tune the training with a task's standard loss, on the valid split.
 
