@@ -50,6 +50,7 @@ def candidate(number: int, **changes) -> Candidate:
 OUTCOMES = [
     Outcome(state=State.SCORED, score=0.1 + 0.2, also={"gacc": 1 / 3}, curve=((1, 2.5), (100, 1e-30)), seconds=1.5),
     Outcome(state=State.SCORED, score=-math.pi, seconds=0.25, replicates=Replicates(113, (-3.25, None, 1 / 3))),
+    Outcome(state=State.SCORED, score=-0.0, seconds=0.0),
     Outcome(state=State.DIVERGED, step=19, reason="loss is nan", seconds=0.1),
     Outcome(state=State.FAILED, reason="killed: signal 9\nlast words 'x\"y'", seconds=3.0),
 ]

@@ -71,7 +71,9 @@ def insert(connection: sqlite3.Connection, table: str, row: Row, *, replace: boo
 
 def checksum(values: Iterable[Any]) -> str:
     """Return sixteen hexadecimal digits of a row's values, in the order of its columns."""
-    return hashlib.blake2b(repr(tuple(values)).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    # SQLite stores -0.0 as 0.
+    kept = tuple(value + 0.0 if isinstance(value, float) else value for value in values)
+    return hashlib.blake2b(repr(kept).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 class Database:
