@@ -14,10 +14,10 @@ import torch
 import autoloss
 from autoloss import recipes
 from autoloss.comparison.baselines import baselines
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import COMPARISON, VALIDATION, VALIDATION_SEEDS, Entrant, training_seeds
 from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
-from autoloss.proposing.records import State
+from autoloss.proposing.records import Outcome, State
 from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
@@ -133,6 +133,21 @@ def test_each_loss_is_retrained_at_the_learning_rate_that_it_was_compared_at(com
             )
         assert row.scores == (expected.score,)
         assert row.outcomes[0].curve == expected.curve
+
+
+def test_the_baselines_of_the_comparison_are_retrained_as_they_were_compared(compared, tmp_path):
+    with Store(compared, write=True) as store:
+        entrants = [Entrant(**values) for values in store.settings().comparison.entrants]
+        # The standard loss at the recipe's rate is the better one on the valid split, and the worse one on the test split.
+        for role, split, seeds, gain in ((COMPARISON, "test", 2, 0.1), (VALIDATION, "valid", VALIDATION_SEEDS, -0.1)):
+            for seed in training_seeds(open_run(compared).configuration.seed, role, seeds):
+                for rank, one in enumerate(entrants):
+                    job, outcome = one.job(seed, split), Outcome(state=State.SCORED, score=gain * rank)
+                    store.add_training(job.loss, job.training, outcome)
+    usual = retrain(compared, task=small_task(), out=tmp_path / "usual", training_seeds=1)
+    assert {row.entrant for row in usual.rows} == set(entrants)
+    named = retrain(compared, task=small_task(), out=tmp_path / "named", training_seeds=1, against=["ce"])
+    assert {row.entrant for row in named.rows} == set(entrants[:2])
 
 
 def test_a_loss_is_retrained_at_the_scale_that_it_was_compared_at(run, tmp_path):

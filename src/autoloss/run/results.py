@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -360,17 +361,17 @@ def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
 
 
 def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
-    """Return a loss at the learning rate that it was compared at in a run.
+    """Return a loss as it was compared in a run, the best on the valid split if in several ways.
 
-    Where it was not compared, that of the search.
+    Where it was not compared, with the learning rate of the search.
     """
-    compared: dict[int | str, Entrant] = {}
+    sought = entrant.loss if entrant.number is None else entrant.number
+    compared = [Entrant(**values) for values in search.settings.comparison.entrants]
+    same = [one for one in compared if sought == (one.loss if one.number is None else one.number)]
+    scores = {row.entrant: row.valid.mean for row in search.comparison if row.valid.mean is not None}
     # The standard loss at its best learning rate is listed after the one at the recipe's.
-    for values in search.settings.comparison.entrants:
-        one = Entrant(**values)
-        compared[one.loss if one.number is None else one.number] = one
-    known = compared.get(entrant.loss if entrant.number is None else entrant.number)
-    return known or entrant.follow(search.configuration.search).spell_out()
+    best = max(reversed(same), key=lambda one: scores.get(one, -math.inf), default=None)
+    return best or entrant.follow(search.configuration.search).spell_out()
 
 
 def training_command(search: Search, loss: str) -> str:

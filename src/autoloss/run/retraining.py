@@ -115,8 +115,11 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    entrants = [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)]
-    entrants = _choose_learning_rates(entrants, found, learning_rate, retrainer.say)
+    entrants, compared = [Entrant(f"#{loss.id}", loss.formula)], [row.entrant for row in found.comparison]
+    compared = [one for one in compared if one.baseline and against is None and learning_rate is None]
+    if not compared:
+        entrants += choose_baselines(against, loaded)
+    entrants = [*_choose_learning_rates(entrants, found, learning_rate, retrainer.say), *compared]
     seeds = entrant.training_seeds(
         found.configuration.seed, RETRAINING, SEEDS if training_seeds is None else training_seeds
     )
