@@ -52,16 +52,20 @@ def make(
     standard: str | None = None,
     epochs: int = 3,
     classes: int = 3,
+    cell: str = "",
 ) -> autoloss.SupervisedTask:
-    def draw(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    def draw(split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
         inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
-        return inputs, inputs[:, :classes].argmax(dim=1)
+        target = inputs[:, :classes].argmax(dim=1)
+        inputs[-1, -1] += split == cell
+        # As another processor would round.
+        return inputs * (1 + 1e-7 * (cell == "none")), target
 
     return autoloss.SupervisedTask(
         lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)),
-        train=draw(96, data),
-        valid=draw(64, 100 + valid),
-        test=draw(64, 200 + (valid if test is None else test)),
+        train=draw("train", 96, data),
+        valid=draw("valid", 64, 100 + valid),
+        test=draw("test", 64, 200 + (valid if test is None else test)),
         activation="softmax",
         metric=metric,
         name="changes",
@@ -98,6 +102,9 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
         ({"valid": 1}, "the untrained network scores 0."),
         ({"test": 1}, "on the test split: the metric, the network or the test split changed"),
         ({"standard": "baseline/dice"}, "its standard loss is baseline/dice instead of baseline/ce"),
+        ({"cell": "train"}, "the train data differ"),
+        ({"cell": "valid"}, "the valid data differ"),
+        ({"cell": "test"}, "the test data differ"),
         ({"epochs": 4}, "its recipe has epochs 4 instead of 3"),
     ],
 )
@@ -121,6 +128,7 @@ def test_a_metric_that_fails_now_is_told_by_the_tests_of_losses(run: Path):
 
 def test_the_same_task_says_nothing(run: Path):
     assert resume(run, make()) == []
+    assert resume(run, make(cell="none"), evaluations=6) == []
 
 
 def test_a_package_that_was_upgraded_between_is_named(run: Path, monkeypatch: pytest.MonkeyPatch):

@@ -31,6 +31,8 @@ NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
 """Addresses of objects, and modules of functions: the file that was `__main__` may be imported now."""
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Differences up to these come from another processor or GPU, which rounds in another way."""
+ROUNDING = 1e-6
+"""Likewise of the means of data, as a share of their root mean square."""
 
 
 def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
@@ -159,6 +161,12 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
             raise RequestError(_advise_changed([f"the branch {name} has {has} outputs instead of {had}"]))
         same = _are_same(evaluator.samples[name], now)
         found += [] if same else [f"the samples of the branch {name} differ: its data or network changed"]
+    prints = task.fingerprints()
+    found += [
+        f"the {split} data differ"
+        for split, before in settings.fingerprints.items()
+        if split in prints and not _have_one_print(before, prints[split])
+    ]
     with suppress(*FAILURES):
         for split, before, now in (
             ("valid", settings.untrained, evaluator.measure_untrained()),
@@ -255,6 +263,13 @@ def _are_same(stored: Sequence[Sample], drawn: Sequence[Sample]) -> bool:
         and _are_close(before.prediction, now.prediction)
         for before, now in zip(stored, drawn, strict=True)
     )
+
+
+def _have_one_print(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Compare the root mean squares and weighted means of the columns of two splits, whose sizes are those squares."""
+    sizes = [size for size in before[::2] for _ in range(2)]
+    pairs = zip(before, now, sizes, strict=False)
+    return len(before) == len(now) and all(abs(one - other) <= ROUNDING * size for one, other, size in pairs)
 
 
 def _are_close(before: Tensor, now: Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -24,6 +25,9 @@ from autoloss.training.structures import Inputs, describe, list_tensors, map_ten
 
 FOLDS, FOLDS_OF_FEW, FEW_EXAMPLES = 5, 10, 200
 """Parts into which training data are split where neither validation data nor a number is given; more of few examples."""
+
+CHUNK = 2**20
+"""Values of a column that are looked at together."""
 
 
 class Columns(Dataset[Any]):
@@ -120,6 +124,22 @@ class Split:
     def whole(self) -> tuple[Inputs, Tensor] | None:
         """Return all inputs and targets if they are tensors, otherwise None."""
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
+
+    def fingerprint(self) -> list[float]:
+        """Return the root mean square of each input and target and a weighted mean of its values, if they are tensors.
+
+        They hardly depend on how another processor rounds, as a digest would.
+        """
+        found: list[float] = []
+        for column in list_tensors(self.whole() or ()):
+            squares, weighted, first = 0.0, 0.0, 0
+            for part in column.detach().cpu().flatten().split(CHUNK):
+                values = part.double()
+                squares += float(values.square().sum())
+                weighted += float(values @ torch.arange(first, first + len(part)).double().cos())
+                first += len(part)
+            found += [math.sqrt(squares / max(1, first)), weighted / max(1, first)]
+        return found
 
     def check_repeats(self) -> None:
         """Check on a few examples that the random draws of a data set follow from the seed."""

@@ -183,8 +183,7 @@ class SupervisedTask(TrainerTask):
         return super().recipe(schedule) if self._fit is None else {"trainer": name_function(self._fit)}
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
-        found: list[Sample] = []
-        drawn: list[tuple[float, float]] = []
+        found, drawn = list[Sample](), list[tuple[float, float]]()
         split = self._splits["proxy"][0]["train"]
         size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
         with seed_generators(seed) as generator, torch.no_grad():
@@ -211,12 +210,14 @@ class SupervisedTask(TrainerTask):
     def constant_score(self) -> float | None:
         if not isinstance(self._branch, ActivatedBranch):
             return None
-        split = self._splits["proxy"][0]["valid"]
-        size = split.evaluation_batch(self.recipes["proxy"])
+        split, recipe = self._splits["proxy"][0]["valid"], self.recipes["proxy"]
         with seed_generators(0):
             network = self._execution.place(build_network(self._networks["proxy"])).eval()
-            predicted = self._predict(network, split, size, self._execution, 1.0)
+            predicted = self._predict(network, split, split.evaluation_batch(recipe), self._execution, 1.0)
             return measure_best_constant(predicted, self._branch, self._measure_score)
+
+    def fingerprints(self) -> Mapping[str, Sequence[float]]:
+        return {label: split.fingerprint() for label, split in self._splits["proxy"][0].items()}
 
     def diagnose(self) -> Sequence[str]:
         return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()

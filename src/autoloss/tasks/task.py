@@ -140,6 +140,10 @@ class Task(ABC):
         """Return the score of the untrained network of a proxy training with this seed, or None if it is unknown."""
         return None
 
+    def fingerprints(self) -> Mapping[str, Sequence[float]]:
+        """Return numbers that change with the data of a split, by split; none for data that are not in memory."""
+        return {}
+
     def constant_score(self) -> float | None:
         """Return the best score on `valid` of a prediction that is the same for all examples, or None if it is unknown."""
         return None
