@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
+from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.detection.data.coco import load_coco
 from autoloss.tasks.detection.data.voc import concatenate, load_voc
 
@@ -61,6 +62,31 @@ def written(directory: Path, values: dict[str, Any]) -> Path:
     for image in (7, 9, 11):
         picture(directory / "train2017" / f"{image:012}.jpg", image)
     return directory
+
+
+def test_a_class_has_one_number_in_all_splits_whatever_their_files_list(tmp_path):
+    train = load_coco(written(tmp_path, content()), "train2017")
+    values = {**content(), "categories": [{"id": 18, "name": "dog"}, {"id": 30, "name": "hat"}]}
+    values["annotations"] = [row for row in values["annotations"] if row["category_id"] == 18]
+    file = tmp_path / "annotations" / "instances_val2017.json"
+
+    def read() -> BoxedImages:
+        file.write_text(json.dumps(values))
+        return load_coco(tmp_path, "val2017", like=train)
+
+    (tmp_path / "val2017").symlink_to(tmp_path / "train2017")
+    valid = read()
+    assert valid.classes == train.classes
+    assert valid[0][1]["labels"].tolist() == [2]
+    values["annotations"].append(annotation(200, 7, 30, [2, 3, 10, 12]))
+    with pytest.raises(
+        RequestError, match="annotation 200 has the category 30; expected one of the 2 of the training data"
+    ):
+        read()
+    values["annotations"].pop()
+    values["categories"][0]["name"] = "cat"
+    with pytest.raises(RequestError, match="category 18 is 'cat'; expected 'dog', as in COCO train2017"):
+        read()
 
 
 def test_cocos_boxes_are_read_as_written(tmp_path):

@@ -298,7 +298,8 @@ def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImage
     place = options.find_data(f"the data of {name}", (coco_files if name in SHAPES else voc_files).LAYOUT)
     if name in SHAPES:
         read = functools.partial(coco_files.load_coco, place, masks=SHAPES[name] == "masks")
-        return read("train2017"), read("val2017")
+        train = read("train2017")
+        return train, read("val2017", like=train)
     years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
     return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
 

@@ -44,25 +44,44 @@ GROUPS = ("images", "annotations", "categories")
 AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
 
 
-def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> BoxedImages:
+def load_coco(
+    directory: Path | str, split: str, *, masks: bool = False, like: BoxedImages | None = None
+) -> BoxedImages:
     """Read the instances of a split, such as train2017; images are read later.
+
+    Args:
+        like: A split whose classes this one has; a file may list fewer categories, or others that none of its annotations has.
 
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """
     root = find_directory(directory, NAME, LAYOUT)
     file = root / "annotations" / f"instances_{split}.json"
-    return load_instances(file, root / split, f"{NAME} {split}", read_annotations(file), masks=masks)
+    return load_instances(file, root / split, f"{NAME} {split}", read_annotations(file), masks=masks, like=like)
 
 
 def load_instances(
-    file: Path, folder: Path, name: str, content: Mapping[str, list[Any]], *, masks: bool = False
+    file: Path,
+    folder: Path,
+    name: str,
+    content: Mapping[str, list[Any]],
+    *,
+    masks: bool = False,
+    like: BoxedImages | None = None,
 ) -> BoxedImages:
-    """Check the content of a file of instances, whose images are in a folder; `masks` as for `load_coco`."""
+    """Check the content of a file of instances, whose images are in a folder; the rest as for `load_coco`."""
     faults: list[Fault] = []
-    categories = _index_by_id(file, content["categories"], "category", ("name",), faults)
+    listed = _index_by_id(file, content["categories"], "category", ("name",), faults)
+    names = {identity: row["name"] for identity, row in sorted(listed.items())}
+    if like is not None:
+        known = dict(zip(like.categories, like.classes, strict=True))
+        for identity in sorted(names.keys() & known.keys()):
+            if names[identity] != known[identity]:
+                problem = f"is {quote(names[identity])}", f"{quote(known[identity])}, as in {like.name}"
+                faults += name_problems(file, f"category {identity}", [problem])
+        names = known
     images = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
-    labels = {identity: label for label, identity in enumerate(sorted(categories), start=1)}
+    labels = {identity: label for label, identity in enumerate(names, start=1)}
     of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
     seen: set[int] = set()
     for number, annotation in enumerate(content["annotations"], start=1):
@@ -89,8 +108,9 @@ def load_instances(
         name,
         tuple(folder / image["file_name"] for image in images.values()),
         annotations,
-        tuple(categories[identity]["name"] for identity in sorted(categories)),
+        tuple(names.values()),
         tuple(f"{name}: {note}" for note in _find_notes(images, of_image, annotations, masks)),
+        tuple(names),
     )
 
 
@@ -178,7 +198,7 @@ def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapp
         yield f"is of image {quote(annotation.get('image_id'))}, which is not listed", "an image of the file"
     category = annotation.get("category_id")
     if not isinstance(category, int | str) or category not in labels:
-        yield f"has the category {quote(category)}", f"one of the {len(labels)} that are known"
+        yield f"has the category {quote(category)}", f"one of the {len(labels)} of the training data"
     if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
