@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoloss.comparison.entrant import Entrant, Row
-from autoloss.comparison.judgement import recommend
+from autoloss.comparison.judgement import Recommendation, recommend
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.proposing.records import Outcome, State
 from autoloss.training.training import Replicates
@@ -194,6 +194,29 @@ def test_a_lead_on_the_test_split_that_the_valid_split_contradicts_is_none():
     alone = recommend([ahead, Row(rate, noisy(0.7, 2))], None, None, "baseline/ce")
     assert alone is not None
     assert alone.learning_rate == 1.0
+
+
+def test_what_is_behind_on_other_test_examples_as_well_is_not_recommended_whatever_the_valid_split_says():
+    def on_both(entrant: Entrant, test: float, valid: float, spread: float) -> Row:
+        drawn = [Replicates(60, tuple(level + spread * math.sin(at) for at in range(64))) for level in (test, valid)]
+        rows = [Row(entrant, noisy(level, 1)) for level in (test, valid)]
+        tested, checked = (
+            replace(one, outcomes=tuple(replace(outcome, replicates=part) for outcome in one.outcomes))
+            for one, part in zip(rows, drawn, strict=True)
+        )
+        return replace(tested, valid=checked.score)
+
+    def choose(spread: float) -> Recommendation:
+        rows = [on_both(TUNED, 0.80, 0.60, 0.0), on_both(SHELF, 0.77, 0.66, spread)]
+        found = recommend(rows, None, None, "baseline/ce")
+        assert found is not None
+        return found
+
+    contradicted, unsure = choose(0.001), choose(0.05)
+    assert contradicted.origin == "standard"
+    assert "clearly behind on the test data: the two splits differ" in contradicted.reason
+    assert unsure.origin == "shelf"
+    assert "On valid and test data together nothing else" in unsure.reason
 
 
 def test_the_threshold_that_was_tuned_is_handed_over():

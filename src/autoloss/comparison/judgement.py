@@ -240,9 +240,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     """Recommend a loss, by a comparison over the same training seeds.
 
     Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the best
-    on the valid and the test split together; of equal ones the standard loss at its best rate. The loss found takes its place only
-    where the verdict is that it beats the best of these on the test split, which did not choose it: what is new needs more evidence
-    than what others have used.
+    on the valid and the test split together; of equal ones the standard loss at its best rate. One that is clearly behind on the
+    test split, on other examples of it too, is none. The loss found takes its place only where the verdict is that it beats the
+    best of these on the test split, which did not choose it: what is new needs more evidence than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -268,13 +268,23 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     # The first of equal ones stays.
     known.sort(key=lambda row: row is not first)
     # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
-    chosen = max(known, key=lambda row: _weigh_lead(row, first).value)
-    plain = [row for row in own if row.entrant.loss == standard]
+    together = max(known, key=lambda row: _weigh_lead(row, first).value)
+    # Where the splits contradict each other by more than other examples would change, the held-out one counts.
+    best = sort_by_mean(known)[0]
+    behind = [row for row in known if row is not best and _is_sure(lead := _subtract(best, row)) and lead.examples]
+    near = [row for row in known if row not in behind]
+    chosen = max(near, key=lambda row: _weigh_lead(row, first).value)
+    plain = [row for row in near if row in own and row.entrant.loss == standard]
     if chosen not in plain:
         level = [row for row in plain if _subtract(chosen, row).is_level or _weigh_lead(chosen, row).is_level]
         chosen = max(level, key=lambda row: _weigh_lead(row, first).value, default=chosen)
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
+    if together not in near:
+        reason = (
+            f"{together.entrant.label} is the best on valid and test data together, and clearly behind on the test data: the two "
+            "splits differ."
+        )
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     # One whose lead decided nothing is not named as ahead.
     leads = [(row, _subtract(chosen, row)) for row in sort_by_mean(known) if row is not chosen]
@@ -283,11 +293,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     reason = " ".join([reason, *(_describe(chosen, row, chosen) for row in others[:1])])
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     if found is not None:
-        closest = sort_by_mean(known)[0]
         if judge_comparison(rows, number).is_win:
-            chosen, origin, reason = found, "found", _describe(found, closest, found)
-        elif _subtract(found, closest).value > 0 and not _subtract(found, closest).is_level:
-            reason = f"{reason} {_describe(found, closest, chosen)}"
+            chosen, origin, reason = found, "found", _describe(found, best, found)
+        elif _subtract(found, best).value > 0 and not _subtract(found, best).is_level:
+            reason = f"{reason} {_describe(found, best, chosen)}"
     return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
 
 
@@ -317,14 +326,17 @@ def _subtract(row: Row, than: Row) -> Estimate:
     return found
 
 
+def _is_sure(lead: Estimate) -> bool:
+    return lead.p_value is not None and lead.p_value < SIGNIFICANT
+
+
 def _describe(row: Row, than: Row, chosen: Row) -> str:
     """Describe which of two rows is ahead on the test split, and by how much; `chosen` is called "it"."""
     lead = _subtract(row, than)
     if lead.value < 0:
         return _describe(than, row, chosen)
     ahead, behind = ("it" if one is chosen else _write_label(one, chosen) for one in (row, than))
-    is_sure = lead.p_value is not None and lead.p_value < SIGNIFICANT
-    chance = "" if is_sure else " That may be chance."
+    chance = "" if _is_sure(lead) else " That may be chance."
     return (
         f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{plus_minus(lead.half_width)} (95 % confidence "
         f"interval over {describe_noise(lead)}).{chance}"
