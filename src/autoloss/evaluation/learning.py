@@ -11,6 +11,8 @@ NOTHING_TO_LEARN = (
     "No prediction scores above that constant: the metric does not ask for what tells examples apart. "
     "Combine it with another."
 )
+ROUNDING = 1e-6
+"""A score that is behind the ideal one by less has reached it."""
 NEAR = 0.01
 """A score that is behind that of a constant prediction by no more of the way from the untrained network to it is of a constant."""
 
@@ -40,10 +42,10 @@ class Floor:
     def is_ideal(self) -> bool:
         """True if a constant prediction scores as high as the targets themselves.
 
-        >>> Floor(-0.3, 0.0, ideal=0.0).is_ideal, Floor(0.1, 0.5, ideal=1.0).is_ideal
+        >>> Floor(-0.3, -1e-9, ideal=0.0).is_ideal, Floor(0.1, 0.5, ideal=1.0).is_ideal
         (True, False)
         """
-        return self.constant is not None and self.ideal is not None and self.constant >= self.ideal
+        return self.constant is not None and self.ideal is not None and self.constant >= self.ideal - ROUNDING
 
     def is_beaten(self, score: float | None, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.

@@ -274,9 +274,10 @@ def check_learning(
         return
     best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     uncertain = f"a score on it is uncertain by {figure(noise)}" if noise else ""
+    advice = NOTHING_TO_LEARN if floor.is_ideal else _advise(task, reference)
     raise RunError(
         f"The standard loss, {say_loss(ladder.standard)}, learns nothing in any of {len(ladder.rungs)} ways to train it, nor does "
-        f"a known loss that was tried: {'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {_advise(task, reference)} "
+        f"a known loss that was tried: {'; '.join(filter(None, [best, floor.describe(), uncertain]))}. {advice} "
         "To search anyway: --set ladder.share=0"
     )
 
