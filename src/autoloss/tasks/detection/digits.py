@@ -23,7 +23,7 @@ from autoloss.space.boxes import AreaUnit
 from autoloss.tasks.detection.average_precision import PrecisionSettings
 from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, small_levels
 from autoloss.tasks.detection.heads import HEADS
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, RegionLayers
+from autoloss.tasks.detection.heads.head import Head, RegionLayers
 from autoloss.tasks.detection.heads.mask import MASKS, MaskHead, make_predictor
 from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask
 from autoloss.tasks.factory import TaskFactory
@@ -167,7 +167,7 @@ def build_task(
         classes=CLASSES,
         metric=metric,
         recipe=options.recipe,
-        settings=BranchSettings(unit=options.unit),
+        unit=options.unit,
         heads=heads,
         metrics=metrics,
         name=name,
