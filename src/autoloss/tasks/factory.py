@@ -1,7 +1,7 @@
 """Tasks by name: a factory declares the options of a task once, reads them from values or texts, and builds the task.
 
-Where a class of options has a `recipe`, the fields of the recipe are options, too. A task with two schedules has such a class for
-each; names of the schedule `full` have the prefix `full_`.
+Where a class of options has a `recipe` or an `augmentation`, the fields of these are options, too. A task with two schedules has a
+class of options for each; names of the schedule `full` have the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from autoloss.tasks.task import Task
 
 PREFIXES = {"proxy": "", "full": "full_"}
 """Schedule → prefix of its options."""
-RECIPE = "recipe"
+GROUPS = ("recipe", "augmentation")
+"""Options that are classes of options themselves."""
 
 
 @final
@@ -52,11 +53,10 @@ class TaskFactory:
             raise report_faults(f"The data of {self.name}", faults, "\n".join(read for _, read in inspections))
 
     def declarations(self) -> Iterator[tuple[str, Any]]:
-        """Yield the prefix and the default values of each class of options, and of their recipes."""
+        """Yield the prefix and the default values of each class of options, and of the groups in them."""
         for prefix, values in self._list_classes():
             yield prefix, values
-            if RECIPE in list_types(type(values)):
-                yield prefix, values.recipe
+            yield from ((prefix, getattr(values, name)) for name in list_types(type(values)) if name in GROUPS)
 
     def _list_classes(self) -> list[tuple[str, Any]]:
         return [("", self.options()), *((PREFIXES[schedule], values) for schedule, values in self.schedules.items())]
@@ -68,7 +68,7 @@ class TaskFactory:
             Parameter(f"{prefix}{name}", Parameter.KEYWORD_ONLY, annotation=kind, default=getattr(values, name))
             for prefix, values in self.declarations()
             for name, kind in list_types(type(values)).items()
-            if name != RECIPE
+            if name not in GROUPS
         ]
         metric = Parameter("metric", Parameter.KEYWORD_ONLY, annotation=str, default=find_entry(self.name).metrics[0])
         return Signature([metric, *options], return_annotation=Task)
@@ -87,7 +87,7 @@ class TaskFactory:
 
 
 def _fill(values: Any, given: Mapping[str, Any]) -> Any:
-    """Return options with the given values that are their own or those of their recipe."""
+    """Return options with the given values that are their own or those of a group in them."""
     names = list_types(type(values))
-    recipe = {RECIPE: _fill(values.recipe, given)} if RECIPE in names else {}
-    return replace(values, **{name: given[name] for name in names if name in given}, **recipe)
+    groups = {name: _fill(getattr(values, name), given) for name in names if name in GROUPS}
+    return replace(values, **{name: given[name] for name in names if name in given}, **groups)

@@ -11,15 +11,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Unpack, final
+from typing import Unpack, final
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.options import Count, Positive, Share, declare
+from autoloss.options import Count, Positive, declare
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
@@ -227,12 +226,7 @@ class PoseOptions(AnnotatedOptions):
     """Width of a crop in pixels."""
     sigma: Positive = 2.0
     """Standard deviation of a target in cells of the heatmap."""
-    flip: Share = 0.5
-    """Probability that a training example is mirrored."""
-    rotation: Annotated[float, Field(ge=0, le=180)] = 40.0
-    """Largest angle by which it is turned, in degrees."""
-    scale: tuple[float, float] = (0.5, 1.5)
-    """Smallest and largest factor on its size."""
+    augmentation: Augmentation = Augmentation()
     flip_test: bool = True
     """Average the heatmaps of a crop and of its mirror image in evaluation."""
     least_value: float = 0.2
@@ -242,7 +236,6 @@ class PoseOptions(AnnotatedOptions):
 def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: ScheduleOptions) -> PoseTask:
     """Build the task."""
     crops = CropSettings(size=(options.height, options.width), sigma=options.sigma)
-    augmentation = Augmentation(flip=options.flip, rotation=options.rotation, scale=options.scale)
     train, _, test, notes = _read(options)
     for note in notes:
         _log.warning(note)
@@ -260,7 +253,7 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
         recipe=proxy.recipe,
         full=FullSchedule(network=full.network, recipe=full.recipe, data=data),
         crops=crops,
-        augmentation=augmentation,
+        augmentation=options.augmentation,
         flip_test=options.flip_test,
         least_value=options.least_value,
         name=NAME,
