@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from PIL import Image
 
-from autoloss.errors import RequestError, quote, suggest
+from autoloss.errors import RequestError, quote
 from autoloss.files import parse_json
 from autoloss.options import Natural, PositiveShare, declare
 from autoloss.training.recipe import Recipe
@@ -107,16 +107,6 @@ def find_directory(directory: Path | str, name: str, layout: str) -> Path:
         what = "is no folder" if found.exists() else "does not exist"
         raise RequestError(f"{directory} {what}; expected the folder of {name}:\n{layout}\nCheck the path.")
     return found
-
-
-def check_split(split: str, known: Iterable[str], name: str, place: Path) -> None:
-    """Refuse a split that a data set does not have."""
-    names = list(known)
-    if split not in names:
-        raise RequestError(
-            f"{name} in {place} has no split named {split!r}.{suggest(split, names)} "
-            f"It has {', '.join(names) or 'none'}; choose one of these, or add the split."
-        )
 
 
 def leads_outside(name: str) -> bool:
