@@ -121,12 +121,6 @@ def test_a_mask_in_colours_is_refused(tmp_path: Path):
     assert "mask0.png: holds RGB values; expected an index PNG (palette or grey)" in faulty(found)
 
 
-def test_a_reader_of_ones_own_that_returns_something_else_is_refused(tmp_path: Path):
-    found = replace(pictures(tmp_path, blocks(1)), read_mask=lambda file: np.zeros((4, 4, 1)))
-    with pytest.raises(FaultyFile, match=r"its reader returned float64 of shape \(4, 4, 1\)"):
-        found.mask(0)
-
-
 def test_no_damage_to_a_file_escapes_as_another_error(tmp_path: Path):
     found = pictures(tmp_path, blocks(1))
     rng = np.random.default_rng(0)
