@@ -22,10 +22,11 @@ from autoloss.options import Count, Positive, declare
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
+from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.loading import load_batches
-from autoloss.tasks.pose.data.coco import LAYOUT, KeypointFiles, load_detections, load_keypoints
+from autoloss.tasks.pose.data.coco import LAYOUT, load_detections, load_keypoints, to_people
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, SimpleBaseline, decode_heatmaps, simple_baseline
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
@@ -239,15 +240,15 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
     train, _, test, notes = _read(options)
     for note in notes:
         _log.warning(note)
-    annotated = train.with_persons()
+    annotated = train.select([at for at, boxes in enumerate(train.annotations) if len(boxes.labels)], train.name)
     count = count_held_out(options.held_out, len(annotated), PAPER_HELD_OUT)
     rest, valid = annotated.hold_out(count, options.seed)
     # A retraining trains on what the search holds out.
-    data = {"train": train.to_people(annotated), "valid": None}
+    data = {"train": to_people(annotated), "valid": None}
     return PoseTask(
         proxy.network,
-        train=train.to_people(rest.draw(options.share, options.seed)),
-        valid=train.to_people(valid),
+        train=to_people(rest.draw(options.share, options.seed)),
+        valid=to_people(valid),
         test=test,
         metric=metric,
         recipe=proxy.recipe,
@@ -267,16 +268,16 @@ coco_pose = TaskFactory(
     options=PoseOptions,
     schedules={"proxy": PROXY, "full": FULL},
     build=build_task,
-    find_images=lambda options: [split.images for split in _read(options)[:2]],
+    find_images=lambda options: _read(options)[:2],
 )
 
 
-def _read(options: PoseOptions) -> tuple[KeypointFiles, KeypointFiles, PeopleImages, tuple[str, ...]]:
+def _read(options: PoseOptions) -> tuple[BoxedImages, BoxedImages, PeopleImages, tuple[str, ...]]:
     """Return train2017, val2017, the latter with its detections, and notes on what is unusual."""
     place = options.find_data(f"the data of {NAME}", LAYOUT)
-    train, val = (load_keypoints(place, split) for split in ("train2017", "val2017"))
-    notes = (*train.images.notes, *val.images.notes)
+    (train, _), (val, persons) = (load_keypoints(place, split) for split in ("train2017", "val2017"))
+    notes = (*train.notes, *val.notes)
     if options.detections is None:
-        return train, val, val.to_people(), notes
-    detected, further = load_detections(options.detections, val)
-    return train, val, replace(val.to_people(), detected=detected), (*notes, *further)
+        return train, val, to_people(val), notes
+    detected, further = load_detections(options.detections, val, persons)
+    return train, val, replace(to_people(val), detected=detected), (*notes, *further)

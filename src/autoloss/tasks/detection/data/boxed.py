@@ -54,7 +54,7 @@ class Boxes:
 class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
     """The images of a split: files, the boxes of each, and names of classes, of which label k is the k-th, counted from 1.
 
-    `notes` are warnings about annotations that are unusual but accepted.
+    `notes` are warnings about annotations that are unusual but accepted, `image_ids` COCO's ids of all images of its file.
     """
 
     kind: ClassVar[str] = "images"
@@ -63,6 +63,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
     annotations: tuple[Boxes, ...]
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    image_ids: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)

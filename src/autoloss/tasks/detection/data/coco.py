@@ -91,6 +91,7 @@ def load_instances(
         annotations,
         tuple(categories[identity]["name"] for identity in sorted(categories)),
         tuple(f"{name}: {note}" for note in _find_notes(images, of_image, annotations, masks)),
+        tuple(images),
     )
 
 
