@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
 
@@ -74,7 +74,7 @@ class AnnotatedOptions(FileOptions):
 class NetworkOptions:
     """Network and recipe of a schedule."""
 
-    backbone: str = "resnet50"
+    backbone: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = "resnet50"
     """ResNet of the network, such as resnet18, resnet50 or resnet101."""
     weights: str = "none"
     """Weights of the backbone: none, imagenet, or the path of a state dict."""

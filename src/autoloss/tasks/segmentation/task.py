@@ -137,7 +137,7 @@ class ScheduleOptions(NetworkOptions):
 
     network: Literal["deeplabv3+", "pspnet"] = "deeplabv3+"
     """deeplabv3+ or pspnet."""
-    output_stride: int = 16
+    output_stride: Annotated[int, Field(ge=8, le=16, multiple_of=8)] = 16
     """Pixels of the image per cell of the last feature map, along each side."""
     side: Annotated[int, Field(ge=16)] = 128
     """Side of a crop in pixels. The proxy evaluates whole images resized to this side, retraining at their own size."""
