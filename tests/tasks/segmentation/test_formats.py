@@ -84,17 +84,6 @@ def test_pictures_travel_to_another_process_with_their_reader(devkit: Path):
     assert again.mask(15).equal(found.mask(15))
 
 
-@pytest.mark.parametrize(
-    ("split", "said"),
-    [
-        ("trian", ["no split of VOC 2012 named 'trian'", "Did you mean 'train'", "val, trainval, train_aug"]),
-        ("test", ["no split of VOC 2012 named 'test'", "train, val, trainval, train_aug"]),
-    ],
-)
-def test_an_unknown_split_of_voc_is_refused_with_those_that_exist(devkit: Path, split: str, said: list[str]):
-    assert all(part in refused(load_voc, devkit, split) for part in said)
-
-
 def test_a_folder_without_voc_is_refused_with_the_layout(tmp_path: Path):
     message = refused(load_voc, tmp_path, "train")
     assert "there is no JPEGImages and no SegmentationClass and no ImageSets/Segmentation" in message

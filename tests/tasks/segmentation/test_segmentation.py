@@ -181,6 +181,7 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"full_epochs": 0}, "epochs is 0"),
         ({"held_out": 9}, "9 of the 9 images"),
         ({"split": "trainval"}, "the test split"),
+        ({"split": "trian"}, "split is 'trian'; expected 'train' or .* Did you mean 'train'"),
         ({"split": "train_aug"}, "SBD"),
         ({"tolerance": 0}, "tolerance is 0"),
         ({"device": "gpu"}, "There is no device 'gpu'"),

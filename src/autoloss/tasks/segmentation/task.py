@@ -67,7 +67,7 @@ class VocOptions(SegmentationOptions):
 
     background: int | None = 0
     """Class that the boundary metrics ignore."""
-    split: str | None = None
+    split: Literal["train", "val", "trainval", "train_aug"] | None = None
     """Split to train on; if None `train_aug` where SBD is present, else `train`."""
     held_out: int | None = None
     """Number of its images that are held out for validation; if None a seventh of them, at most 1500."""
@@ -85,7 +85,7 @@ class CityscapesOptions(SegmentationOptions):
 class FolderOptions(SegmentationOptions):
     """Options of folder-seg, whose folder holds `images` and `masks`; the seed draws the images of a split that has no list."""
 
-    classes: int | None = None
+    classes: Annotated[int, Field(ge=2, le=IGNORED)] | None = None
     """Number of classes; counted in the masks when None."""
 
 
