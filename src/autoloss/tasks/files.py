@@ -81,10 +81,16 @@ class NetworkOptions:
     recipe: Recipe
 
 
-def count_held_out(given: int | None, images: int, paper: tuple[int, int]) -> int:
+def count_held_out(given: int | None, images: Images, paper: tuple[int, int]) -> int:
     """Return how many images are held out: the number given, or the share of the paper's (held out, of how many), at most that."""
-    held, of = paper
-    return max(1, min(held, round(images * held / of))) if given is None else given
+    (held, of), found = paper, len(images)
+    count = max(1, min(held, round(found * held / of))) if given is None else given
+    if not 1 <= count < found:
+        raise RequestError(
+            f"{count} of the {found} images of {images.name} were to be held out; expected at least 1, and at least 1 left to "
+            "train on. Hold out another number, or add images."
+        )
+    return count
 
 
 def find_root(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:

@@ -248,7 +248,7 @@ def test_retraining_sees_what_the_search_held_out_and_is_not_measured_on_it(fold
         ({"scale": "0.5"}, "scale is .* 2 values"),
         ({"rotation": -1.0}, "rotation"),
         ({"backbon": "x"}, "Did you mean 'backbone'"),
-        ({"held_out": 1000}, "images to hold out"),
+        ({"held_out": 1000}, "1000 of the .* were to be held out"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message, folder):

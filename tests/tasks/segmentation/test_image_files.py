@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files import FaultyFile
+from autoloss.tasks.files import FaultyFile, count_held_out
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out, rank_by_hash, read_indices
 from tests.tasks.segmentation.drawn import CLASSES, blocks, painted, pictures
 
@@ -67,8 +67,8 @@ def test_a_further_name_moves_no_other():
 
 @pytest.mark.parametrize("count", [0, -1, 50, 51])
 def test_holding_out_none_or_all_is_refused(count: int):
-    with pytest.raises(RequestError, match=f"{count} of the 50 images of nowhere were to be held out"):
-        hold_out(nowhere(50), count, seed=0)
+    with pytest.raises(RequestError, match=f"{count} of the 50 images of nowhere were to be held out; expected"):
+        count_held_out(count, nowhere(50), (1, 7))
 
 
 def faulty(found: ImageFiles) -> str:

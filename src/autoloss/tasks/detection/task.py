@@ -106,7 +106,7 @@ class DetectionTask(ImageTask):
         for split, images in self._data.items():
             if not len(images):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
-        self.classes, self.flip = classes, flip
+        self.classes = classes
         self._metrics, self._final, self._heads = metrics, final, heads
         self._branches = {head.name: head.branch(classes, unit) for head in heads}
         self.standard = {head.name: head.standard for head in heads}
@@ -261,7 +261,7 @@ def build_task(
     images, test = _read(name, options)
     for note in (*images.notes, *test.notes):
         _log.warning(note)
-    count = count_held_out(options.held_out, len(images), PAPER_HELD_OUT[name])
+    count = count_held_out(options.held_out, images, PAPER_HELD_OUT[name])
     rest, valid = images.hold_out(count, options.seed)
     train, classes = rest.with_objects().draw(options.share, options.seed), len(images.classes)
     task = DetectionTask(

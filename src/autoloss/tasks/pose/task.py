@@ -241,7 +241,7 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
     for note in notes:
         _log.warning(note)
     annotated = train.select([at for at, boxes in enumerate(train.annotations) if len(boxes.labels)], train.name)
-    count = count_held_out(options.held_out, len(annotated), PAPER_HELD_OUT)
+    count = count_held_out(options.held_out, annotated, PAPER_HELD_OUT)
     rest, valid = annotated.hold_out(count, options.seed)
     # A retraining trains on what the search holds out.
     data = {"train": to_people(annotated), "valid": None}

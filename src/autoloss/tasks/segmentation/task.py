@@ -121,7 +121,7 @@ def split_folder(options: FolderOptions) -> ImageSplits:
 
 
 def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
-    count = count_held_out(options.held_out, len(images), (HELD_OUT, TRAIN_AUG))
+    count = count_held_out(options.held_out, images, (HELD_OUT, TRAIN_AUG))
     return ImageSplits(*hold_out(images, count, options.seed), test, images)
 
 

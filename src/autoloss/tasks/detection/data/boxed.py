@@ -126,10 +126,6 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
 
     def hold_out(self, count: int, seed: int) -> tuple[BoxedImages, BoxedImages]:
         """Return the images to train on, and `count` of them that are held out at random."""
-        if not 0 < count < len(self):
-            raise RequestError(
-                f"Found {count} images to hold out of {len(self)} of {self.name}; expected 1 or more, not all."
-            )
         held = set(Random(seed).sample(range(len(self)), count))
         rest = [index for index in range(len(self)) if index not in held]
         return self.select(rest, self.name), self.select(sorted(held), f"{self.name}, held out")

@@ -115,11 +115,6 @@ def hold_out(images: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, Ima
     Return the remaining images and those held out, in the order of the data set. Which ones depends on their names and the
     seed alone, not on their order or folder.
     """
-    if not 1 <= count < len(images):
-        raise RequestError(
-            f"{count} of the {len(images)} images of {images.name} were to be held out; expected at least 1, and at "
-            "least 1 left to train on. Hold out another number, or add images."
-        )
     chosen = set(rank_by_hash([image.name for image, _ in images.pairs], seed)[:count])
     rest = tuple(pair for index, pair in enumerate(images.pairs) if index not in chosen)
     held_out = tuple(pair for index, pair in enumerate(images.pairs) if index in chosen)
