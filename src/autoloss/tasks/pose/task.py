@@ -28,7 +28,7 @@ from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_ou
 from autoloss.tasks.loading import load_batches
 from autoloss.tasks.pose.data.coco import LAYOUT, load_detections, load_keypoints, to_people
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
-from autoloss.tasks.pose.heatmaps import HeatmapBranch, SimpleBaseline, decode_heatmaps, simple_baseline
+from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps, simple_baseline
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.people import MIRRORED, PeopleImages
 from autoloss.tasks.trainer_task import (
@@ -181,7 +181,7 @@ _log = logging.getLogger(__name__)
 class ScheduleOptions(NetworkOptions):
     """Network and recipe of a schedule."""
 
-    def network(self) -> SimpleBaseline:
+    def network(self) -> nn.Module:
         """Build the network."""
         return simple_baseline(self.backbone, self.weights)
 
