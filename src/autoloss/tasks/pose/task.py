@@ -1,7 +1,7 @@
 """Pose estimation (Section 4.4): heatmaps of a person's joints in a box; the task coco-pose.
 
-The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PROXY`, those of retraining in `FULL`. All of them are
-options of the task, those of retraining with the prefix `full_`.
+The defaults are the paper's: those of the proxy in `PROXY`, those of retraining in `FULL`. All of them are options of the task,
+those of retraining with the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -177,16 +177,7 @@ PAPER_HELD_OUT = (5000, 64115)
 _log = logging.getLogger(__name__)
 
 
-@declare()
-class ScheduleOptions(NetworkOptions):
-    """Network and recipe of a schedule."""
-
-    def network(self) -> nn.Module:
-        """Build the network."""
-        return simple_baseline(self.backbone, self.weights)
-
-
-PROXY = ScheduleOptions(
+PROXY = NetworkOptions(
     recipe=Recipe(
         epochs=4,
         batch_size=256,
@@ -199,7 +190,7 @@ PROXY = ScheduleOptions(
     )
 )
 """The proxy of pose estimation (Appendix A)."""
-FULL = ScheduleOptions(
+FULL = NetworkOptions(
     recipe=Recipe(
         epochs=210,
         batch_size=512,
@@ -234,7 +225,7 @@ class PoseOptions(AnnotatedOptions):
     """Maximum of a heatmap above which it counts in the score of a pose."""
 
 
-def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: ScheduleOptions) -> PoseTask:
+def build_task(metric: str, options: PoseOptions, proxy: NetworkOptions, full: NetworkOptions) -> PoseTask:
     """Build the task."""
     crops = CropSettings(size=(options.height, options.width), sigma=options.sigma)
     train, _, test, notes = _read(options)
@@ -246,13 +237,15 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
     # A retraining trains on what the search holds out.
     data = {"train": to_people(annotated), "valid": None}
     return PoseTask(
-        proxy.network,
+        functools.partial(simple_baseline, proxy.backbone, proxy.weights),
         train=to_people(rest.draw(options.share, options.seed)),
         valid=to_people(valid),
         test=test,
         metric=metric,
         recipe=proxy.recipe,
-        full=FullSchedule(network=full.network, recipe=full.recipe, data=data),
+        full=FullSchedule(
+            network=functools.partial(simple_baseline, full.backbone, full.weights), recipe=full.recipe, data=data
+        ),
         crops=crops,
         augmentation=options.augmentation,
         flip_test=options.flip_test,
