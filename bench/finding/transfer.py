@@ -39,7 +39,6 @@ from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import Configuration, StepRule
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import add_factor
-from autoloss.tasks.factory import make_recipe
 from autoloss.tasks.segmentation.digits import CLASSES, DigitsOptions, SmallSegmenter, compose_scenes
 from autoloss.tasks.segmentation.metrics import make_metrics
 from autoloss.training.training import Training
@@ -61,12 +60,14 @@ def _make_segmentation(few: bool, **options: Any) -> autoloss.Task:
 
 def _make_wide(few: bool) -> autoloss.Task:
     """Return digits-seg with twice the channels."""
-    options = DigitsOptions(**(FEW if few else {}))
+    chosen = dict(FEW) if few else {}
+    epochs = chosen.pop("epochs", DigitsOptions().recipe.epochs)
+    options = DigitsOptions(**chosen)
     return autoloss.SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES, width=32),
         **options.compose(functools.partial(compose_scenes, size=options.size, tail=options.tail)),
         metric=make_metrics(tolerance=1, left_out=0)["miou"],
-        recipe=make_recipe(options),
+        recipe=replace(options.recipe, epochs=epochs),
         branch=ActivatedBranch(),
         name="digits-seg, wide",
     )

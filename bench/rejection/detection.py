@@ -25,6 +25,7 @@ from torch import Tensor
 from autoloss import zoo
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.settings import ProtocolSettings
+from autoloss.space.boxes import rescale_deltas
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
@@ -32,7 +33,7 @@ from autoloss.tasks.detection.average_precision import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.digits import CLASSES, compose_box_scenes
 from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
 from autoloss.tasks.detection.heads import INSTANCE_HEADS
-from autoloss.tasks.detection.task import MASK_METRICS, BranchSettings, DetectionTask
+from autoloss.tasks.detection.task import MASK_METRICS, DetectionTask
 from output import Figure, emit, make_parser, parse_arguments
 
 SEED = 0
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     began = time.monotonic()
     count, steps = arguments.samples, arguments.steps
-    task = detector(BranchSettings())
+    task = detector()
     drawn = task.samples(count, SEED)
     rows = [row for branch in arguments.branches for row in table(branch, task.branches[branch], drawn[branch], steps)]
     others = {name: changed(name, count, steps) for name in arguments.settings}
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     emit(result, arguments, _print)
 
 
-def detector(settings: BranchSettings) -> DetectionTask:
+def detector() -> DetectionTask:
     """Return the task whose untrained network gives the samples."""
     composed = compose_box_scenes("train", 64, SEED, masks=True)
     scenes = [(image.expand(3, -1, -1), target) for image, target in composed]
@@ -122,7 +123,6 @@ def detector(settings: BranchSettings) -> DetectionTask:
         train=scenes,
         valid=scenes,
         classes=CLASSES,
-        settings=settings,
         heads=INSTANCE_HEADS,
         metrics=MASK_METRICS,
     )
@@ -188,7 +188,7 @@ def summed(loss: Expression | BranchLoss, branch: Branch, prediction: Tensor, co
 def changed(name: str, count: int, steps: int) -> list[dict[str, Any]]:
     """Measure the losses, without negations, under another setting."""
     setting, branches = SETTINGS[name]
-    task = detector(BranchSettings(deviations=setting.deviations or BranchSettings().deviations))
+    task = detector()
     drawn = task.samples(count, SEED)
     rows = []
     for branch in branches:
@@ -197,6 +197,9 @@ def changed(name: str, count: int, steps: int) -> list[dict[str, Any]]:
             field = "measure_boxes" if branch.endswith("cls") else "measure"
             kind = ScoreMetric if branch.endswith("cls") else BoxMetric
             at = replace(at, **{field: kind(setting.nms)})  # type: ignore[type-var]
+        if setting.deviations is not None:
+            unit = torch.tensor([setting.deviations])
+            samples = [Sample(*rescale_deltas(sample.prediction, sample.context, unit)) for sample in samples]
         if setting.negatives_have_objects:
             samples = [Sample(sample.prediction, with_objects(sample.context)) for sample in samples]
         try:

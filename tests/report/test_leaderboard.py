@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from autoloss import __version__
 from autoloss.comparison.entrant import CONFIRMATION, training_seeds
 from autoloss.errors import RequestError
 from autoloss.report.failures import group_failures, print_failures
@@ -80,7 +81,7 @@ def test_top_needs_no_torch_once_its_formulas_are_known(directory, capsys):
 
 def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
     rows = list_top(open_run(directory), 3)
-    for text in ("{", "[]", '{"release": "0", "formulas": {}}', json.dumps({"release": "0.1.0", "formulas": {CE: 1}})):
+    for text in ("{", "[]", '{"release": "0", "formulas": {}}', '["0", {}]', json.dumps([__version__, {CE: 1}])):
         (directory / "formulas.json").write_text(text)
         assert list_top(open_run(directory), 3) == rows
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.files import parse_json, write_text
+from autoloss.files import write_text
 from autoloss.run.identities import Identity, identify_formulas
 from autoloss.space.loss_text import MAIN, join_branches
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from autoloss.space.form import BranchForm
 
 FILE = "formulas.json"
+_STORED = TypeAdapter(tuple[str, Mapping[str, tuple[str, str, Mapping[str, Identity] | None]]])
+"""The file: the release, and formula → simplified, as text and for readers, and its identities."""
 Forms = tuple[tuple[str, "BranchForm"], ...]
 """Name and form of each branch of a run."""
 
@@ -120,23 +123,14 @@ def _identify(search: Search, formulas: Sequence[str]) -> Mapping[str, Mapping[s
 def _read_stored(path: Path, forms: Forms) -> dict[str, Readable]:
     """Read the file; empty if it is damaged or of another release, which may simplify differently."""
     try:
-        stored = parse_json(path.read_text(encoding="utf-8"))
-        if stored["release"] != __version__:
-            return {}
-        found: dict[str, Readable] = {}
-        for formula, (text, line, known) in stored["formulas"].items():
-            identities = known and {name: Identity(**one) for name, one in known.items()}
-            found[formula] = Readable(formula, text, line, identities, forms)
-        return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        release, formulas = _STORED.validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return {}
+    return {found: Readable(found, *one, forms) for found, one in formulas.items()} if release == __version__ else {}
 
 
 def _store(path: Path, known: Mapping[str, Readable]) -> None:
     """Write the file, if the folder can be written."""
-    formulas = {
-        one.found: (one.text, one.line, one.identities and {name: asdict(its) for name, its in one.identities.items()})
-        for one in known.values()
-    }
+    formulas = {one.found: (one.text, one.line, one.identities) for one in known.values()}
     with suppress(RequestError):
-        write_text(path, json.dumps({"release": __version__, "formulas": formulas}, ensure_ascii=False))
+        write_text(path, _STORED.dump_json((__version__, formulas)).decode())

@@ -1,7 +1,7 @@
 """Tasks by name: a factory declares the options of a task once, reads them from values or texts, and builds the task.
 
-A task with two schedules has a class of options for each, with a `recipe`: its own fields and those of the recipe are options of
-the same names, with the prefix `full_` for the schedule `full`.
+Where a class of options has a `recipe` or an `augmentation`, the fields of these are options, too. A task with two schedules has a
+class of options for each; names of the schedule `full` have the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from autoloss.options import list_types
 from autoloss.tasks.catalogue import find_entry
 from autoloss.tasks.files import Images, inspect_images, report_faults
 from autoloss.tasks.task import Task
-from autoloss.training.recipe import Recipe
 
 PREFIXES = {"proxy": "", "full": "full_"}
 """Schedule → prefix of its options."""
-RECIPE = "recipe"
+GROUPS = ("recipe", "augmentation")
+"""Options that are classes of options themselves."""
 
 
 @final
@@ -53,11 +53,13 @@ class TaskFactory:
             raise report_faults(f"The data of {self.name}", faults, "\n".join(read for _, read in inspections))
 
     def declarations(self) -> Iterator[tuple[str, Any]]:
-        """Yield the prefix and the default values of each class of options."""
-        yield "", self.options()
-        for schedule, values in self.schedules.items():
-            yield PREFIXES[schedule], values
-            yield PREFIXES[schedule], values.recipe
+        """Yield the prefix and the default values of each class of options, and of the groups in them."""
+        for prefix, values in self._list_classes():
+            yield prefix, values
+            yield from ((prefix, getattr(values, name)) for name in list_types(type(values)) if name in GROUPS)
+
+    def _list_classes(self) -> list[tuple[str, Any]]:
+        return [("", self.options()), *((PREFIXES[schedule], values) for schedule, values in self.schedules.items())]
 
     @property
     def __signature__(self) -> Signature:
@@ -66,7 +68,7 @@ class TaskFactory:
             Parameter(f"{prefix}{name}", Parameter.KEYWORD_ONLY, annotation=kind, default=getattr(values, name))
             for prefix, values in self.declarations()
             for name, kind in list_types(type(values)).items()
-            if name != RECIPE
+            if name not in GROUPS
         ]
         metric = Parameter("metric", Parameter.KEYWORD_ONLY, annotation=str, default=find_entry(self.name).metrics[0])
         return Signature([metric, *options], return_annotation=Task)
@@ -78,20 +80,14 @@ class TaskFactory:
             if name not in known:
                 raise unknown(f"option of the task {self.name}", name, known)
         chosen = {**self.preset(options), **options}
-        read: list[Any] = [self.options(**_select(self.options, chosen))]
-        for schedule, values in self.schedules.items():
-            prefix = PREFIXES[schedule]
-            own = {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}
-            recipe = replace(values.recipe, **_select(Recipe, own))
-            read.append(replace(values, recipe=recipe, **_select(type(values), own)))
-        return read
+        return [
+            _fill(values, {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)})
+            for prefix, values in self._list_classes()
+        ]
 
 
-def make_recipe(options: Any, **fixed: Any) -> Recipe:
-    """Return a recipe with the options that are its fields, and further fixed values."""
-    return Recipe(**_select(Recipe, {name: getattr(options, name) for name in list_types(type(options))}), **fixed)
-
-
-def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are fields of a class of options."""
-    return {name: values[name] for name in list_types(kind) if name in values}
+def _fill(values: Any, given: Mapping[str, Any]) -> Any:
+    """Return options with the given values that are their own or those of a group in them."""
+    names = list_types(type(values))
+    groups = {name: _fill(getattr(values, name), given) for name in names if name in GROUPS}
+    return replace(values, **{name: given[name] for name in names if name in given}, **groups)

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
 
-from autoloss.errors import RequestError, quote, suggest
+from autoloss.errors import RequestError, quote
 from autoloss.files import parse_json
 from autoloss.options import Natural, PositiveShare, declare
 from autoloss.training.recipe import Recipe
@@ -74,17 +74,23 @@ class AnnotatedOptions(FileOptions):
 class NetworkOptions:
     """Network and recipe of a schedule."""
 
-    backbone: str = "resnet50"
+    backbone: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = "resnet50"
     """ResNet of the network, such as resnet18, resnet50 or resnet101."""
     weights: str = "none"
     """Weights of the backbone: none, imagenet, or the path of a state dict."""
     recipe: Recipe
 
 
-def count_held_out(given: int | None, images: int, paper: tuple[int, int]) -> int:
+def count_held_out(given: int | None, images: Images, paper: tuple[int, int]) -> int:
     """Return how many images are held out: the number given, or the share of the paper's (held out, of how many), at most that."""
-    held, of = paper
-    return max(1, min(held, round(images * held / of))) if given is None else given
+    (held, of), found = paper, len(images)
+    count = max(1, min(held, round(found * held / of))) if given is None else given
+    if not 1 <= count < found:
+        raise RequestError(
+            f"{count} of the {found} images of {images.name} were to be held out; expected at least 1, and at least 1 left to "
+            "train on. Hold out another number, or add images."
+        )
+    return count
 
 
 def find_root(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:
@@ -107,16 +113,6 @@ def find_directory(directory: Path | str, name: str, layout: str) -> Path:
         what = "is no folder" if found.exists() else "does not exist"
         raise RequestError(f"{directory} {what}; expected the folder of {name}:\n{layout}\nCheck the path.")
     return found
-
-
-def check_split(split: str, known: Iterable[str], name: str, place: Path) -> None:
-    """Refuse a split that a data set does not have."""
-    names = list(known)
-    if split not in names:
-        raise RequestError(
-            f"{name} in {place} has no split named {split!r}.{suggest(split, names)} "
-            f"It has {', '.join(names) or 'none'}; choose one of these, or add the split."
-        )
 
 
 def leads_outside(name: str) -> bool:

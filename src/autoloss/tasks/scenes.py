@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autoloss.options import Count, Natural, declare
+from autoloss.training.recipe import Recipe
 
 SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
 """Split → share of the source that its scenes are made of, so that no part of the source occurs in two splits."""
@@ -39,10 +40,7 @@ class SceneOptions:
     """Number of test scenes."""
     seed: Natural = 0
     """Seed of the scenes."""
-    epochs: Count
-    """Epochs of the proxy. This option and `batch_size` are fields of its `Recipe`."""
-    batch_size: Count
-    """Examples per optimizer step."""
+    recipe: Recipe
 
     def compose(self, compose: Callable[[str, int, int], Any]) -> dict[str, Any]:
         """Return split → scenes, made by a function of split, count and seed."""

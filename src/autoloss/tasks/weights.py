@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, name_kind, quote, unknown
+from autoloss.errors import RequestError, name_kind, quote
 
 _EXPECTED = "Expected a state dict, saved by torch.save(network.state_dict(), path) or as safetensors."
 
@@ -44,9 +44,6 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     return found
 
 
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-
-
 def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
     """Build a ResNet of torchvision.
 
@@ -54,8 +51,6 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
         weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict.
         options: Further arguments of torchvision's function.
     """
-    if name not in RESNETS:
-        raise unknown("backbone", name, RESNETS)
     # Imported here: small networks do not need it.
     from torchvision.models import resnet
 

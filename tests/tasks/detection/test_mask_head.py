@@ -61,7 +61,7 @@ def batch(*, empty: bool = True) -> tuple[list[Tensor], list[dict[str, Tensor]]]
 
 
 def standard() -> dict[str, nn.Module]:
-    branches = {one.name: one.branch(CLASSES, heads.head.BranchSettings()) for one in FIVE}
+    branches = {one.name: one.branch(CLASSES, "pixels") for one in FIVE}
     return bind(resolve({one.name: one.standard for one in FIVE}, branches)[1], branches)
 
 

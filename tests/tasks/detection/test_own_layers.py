@@ -61,7 +61,7 @@ class MaskHead(head.Head):
     layers = head.RegionLayers(build=mask_layers, roi_size=CELLS, roi_points=1)
     targets = (head.ObjectTarget("masks", lambda masks, width: masks.flip(-1)),)
 
-    def branch(self, classes, settings):
+    def branch(self, classes, unit):
         return ActivatedBranch(activation="sigmoid", channels=1, measure=overlap)
 
     def inputs(self, boxes):

@@ -12,7 +12,7 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.tasks.catalogue import inspect
-from autoloss.tasks.pose.data.coco import load_detections, load_keypoints, write_people
+from autoloss.tasks.pose.data.coco import load_detections, load_keypoints, to_people, write_people
 from autoloss.tasks.pose.people import JOINTS
 from tests.screens import screen
 from tests.tasks.pose.drawn import change, content, detection, draw_people, write_folder
@@ -38,7 +38,7 @@ def folder(original, tmp_path):
 def test_figures_are_read_as_they_were_written(tmp_path):
     drawn = draw_people("train", 3)
     write_people(drawn, tmp_path, "train2017")
-    read = load_keypoints(tmp_path, "train2017").to_people()
+    read = to_people(load_keypoints(tmp_path, "train2017")[0])
     assert len(read) == 3
     for index in range(3):
         one, other = drawn.people[index], read.people[index]
@@ -57,22 +57,22 @@ def test_another_reader_of_cocos_format_reads_them_too(original):
 
 def test_a_joint_at_pixel_0_lies_half_a_pixel_from_the_edge(folder):
     change(folder, lambda c: c["annotations"][0].update(keypoints=[0, 3, 2] * 17))
-    people = load_keypoints(folder, "val2017").to_people().people[0]
+    people = to_people(load_keypoints(folder, "val2017")[0]).people[0]
     assert people.joints[0, 0].tolist() == [0.5, 3.5]
 
 
 def test_detections_go_to_their_images_with_their_scores(folder):
-    split = load_keypoints(folder, "val2017")
-    boxes, notes = load_detections(folder / "detections.json", split)
+    split, persons = load_keypoints(folder, "val2017")
+    boxes, notes = load_detections(folder / "detections.json", split, persons)
     rows = content(folder)["annotations"]
     assert notes == ()
     assert sum(len(each[0]) for each in boxes) == len(rows) + 1
     left, top, width, height = rows[0]["bbox"]
     assert boxes[0][0][0].tolist() == [left, top, left + width, top + height]
     assert boxes[0][1][0] == 0.5 + rows[0]["id"] / 1000
-    images = replace(split.to_people(), detected=boxes)
+    images = replace(to_people(split), detected=boxes)
     assert images.boxes(0) is boxes[0]
-    assert len(split.to_people().boxes(0)[0]) == len(boxes[0][0]) - 1
+    assert len(to_people(split).boxes(0)[0]) == len(boxes[0][0]) - 1
 
 
 def test_what_a_labelling_tool_adds_is_ignored(folder):
@@ -87,18 +87,18 @@ def test_what_a_labelling_tool_adds_is_ignored(folder):
         values["categories"].append({"id": 9, "name": "dog"})
         values["annotations"].append({"id": 900, "image_id": 1, "category_id": 9, "bbox": [1, 1, 5, 5], "area": 25})
 
-    before = load_keypoints(folder, "val2017").to_people().people
-    read = load_keypoints(change(folder, add), "val2017")
-    for one, other in zip(before, read.to_people().people, strict=True):
+    before = to_people(load_keypoints(folder, "val2017")[0]).people
+    read, _ = load_keypoints(change(folder, add), "val2017")
+    for one, other in zip(before, to_people(read).people, strict=True):
         np.testing.assert_array_equal(one.joints, other.joints)
-    assert read.images.notes == ("COCO val2017: 1 annotations are of a category without keypoints; they are left out.",)
+    assert read.notes == ("COCO val2017: 1 annotations are of a category without keypoints; they are left out.",)
 
 
 def test_persons_without_a_labelled_joint_are_counted_and_left_out(folder, caplog):
     change(folder, lambda c: c["annotations"][0].update(keypoints=[0] * 51, num_keypoints=0), "train2017")
-    read = load_keypoints(folder, "train2017")
-    assert "1 persons have no labelled joint" in read.images.notes[0]
-    assert len(read.to_people().persons()) == len(content(folder, "train2017")["annotations"]) - 1
+    read, _ = load_keypoints(folder, "train2017")
+    assert "1 persons have no labelled joint" in read.notes[0]
+    assert len(to_people(read).persons()) == len(content(folder, "train2017")["annotations"]) - 1
     from autoloss.tasks import get
 
     with caplog.at_level(logging.WARNING):
@@ -111,15 +111,15 @@ def test_a_crowd_needs_no_joints_and_is_no_person_without_joints(folder):
         values["annotations"][0].pop("keypoints")
         values["annotations"][0].update(iscrowd=1, num_keypoints=0)
 
-    read = load_keypoints(change(folder, group), "val2017")
-    assert read.images.notes == ()
-    assert read.to_people().people[0].crowd.tolist()[0]
-    assert (read.to_people().people[0].visibility[0] == 0).all()
+    read, _ = load_keypoints(change(folder, group), "val2017")
+    assert read.notes == ()
+    assert to_people(read).people[0].crowd.tolist()[0]
+    assert (to_people(read).people[0].visibility[0] == 0).all()
 
 
 def test_another_count_of_joints_than_they_have_is_noted(folder):
     change(folder, lambda c: c["annotations"][0].update(num_keypoints=99))
-    assert "have another num_keypoints" in load_keypoints(folder, "val2017").images.notes[0]
+    assert "have another num_keypoints" in load_keypoints(folder, "val2017")[0].notes[0]
 
 
 ANNOTATIONS = {
@@ -212,7 +212,7 @@ def test_a_file_that_is_no_json_gets_one_screen(text, found, folder, capsys):
 def test_detections_of_others_and_without_area_are_counted_and_left_out(folder):
     rows = [detection(1, BOX, 0.5, category_id=18), detection(1, [1, 1, 0, 5], 0.5), detection(1, BOX, 0.9, extra="x")]
     (folder / "some.json").write_text(json.dumps(rows))
-    boxes, notes = load_detections(folder / "some.json", load_keypoints(folder, "val2017"))
+    boxes, notes = load_detections(folder / "some.json", *load_keypoints(folder, "val2017"))
     assert [len(each[0]) for each in boxes] == [1, 0, 0]
     assert notes == (
         "some.json: 1 detections are of other categories; they are left out.",

@@ -168,8 +168,6 @@ def test_networks_have_the_shapes_of_the_paper():
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 256, 192)).shape == (1, 17, 64, 48)
         assert small_baseline()(torch.zeros(2, 3, 64, 64)).shape == (2, 17, 16, 16)
-    with pytest.raises(RequestError, match="no backbone named 'resnet51'"):
-        simple_baseline("resnet51")
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
@@ -250,7 +248,7 @@ def test_retraining_sees_what_the_search_held_out_and_is_not_measured_on_it(fold
         ({"scale": "0.5"}, "scale is .* 2 values"),
         ({"rotation": -1.0}, "rotation"),
         ({"backbon": "x"}, "Did you mean 'backbone'"),
-        ({"held_out": 1000}, "images to hold out"),
+        ({"held_out": 1000}, "1000 of the .* were to be held out"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message, folder):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from autoloss.tasks.pose.data.coco import load_keypoints
+from autoloss.tasks.pose.data.coco import load_keypoints, to_people
 from autoloss.tasks.pose.heatmaps import draw_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, similarity, suppress
 from autoloss.tasks.pose.people import JOINTS, People
@@ -110,7 +110,7 @@ def read(folder: Path, dataset: dict) -> list[People]:
     category = {"id": 1, "name": "person", "keypoints": list(JOINTS)}
     file = folder / "annotations" / "person_keypoints_val2017.json"
     file.write_text(json.dumps({**dataset, "categories": [category]}))
-    return list(load_keypoints(folder, "val2017").to_people().people)
+    return list(to_people(load_keypoints(folder, "val2017")[0]).people)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -229,11 +229,6 @@ def test_missing_files_are_all_listed(drawn: ImageFiles, cache: Path):
         open_copy(drawn, SIDE, cache)
 
 
-def test_no_images_are_refused(drawn: ImageFiles, cache: Path):
-    with pytest.raises(RequestError, match="holds no images"):
-        open_copy(replace(drawn, pairs=()), SIDE, cache)
-
-
 def test_copies_are_kept_where_the_variable_says_else_in_the_users_cache(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("AUTOLOSS_CACHE", str(tmp_path))
     assert find_cache() == tmp_path

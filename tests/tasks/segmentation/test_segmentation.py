@@ -172,7 +172,8 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"data": None}, r"VOCdevkit/VOC2012/JPEGImages.*benchmark_RELEASE.*VOCtrainval_11-May-2012"),
         ({"data": "/nowhere"}, "/nowhere"),
         ({"network": "pspnt"}, "Did you mean 'pspnet'"),
-        ({"backbone": "resnet19"}, "no backbone named 'resnet19'"),
+        ({"backbone": "resnet19"}, "backbone is 'resnet19'; expected .*'resnet50'.* Did you mean 'resnet1"),
+        ({"output_stride": 32}, "output_stride is 32; expected a whole number, at least 8 and at most 16"),
         ({"weights": "absent.pth"}, "no file 'absent.pth'"),
         ({"side": 8}, "side is 8"),
         ({"batch_size": 1}, "batch_size is 1; expected at least 2"),
@@ -180,6 +181,7 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"full_epochs": 0}, "epochs is 0"),
         ({"held_out": 9}, "9 of the 9 images"),
         ({"split": "trainval"}, "the test split"),
+        ({"split": "trian"}, "split is 'trian'; expected 'train' or .* Did you mean 'train'"),
         ({"split": "train_aug"}, "SBD"),
         ({"tolerance": 0}, "tolerance is 0"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
@@ -198,8 +200,8 @@ def test_check_names_the_faults_of_all_splits_before_anything_is_made(tmp_path: 
     (root / "JPEGImages" / "2007_000001.jpg").write_bytes(b"no image")
     (root / "SegmentationClass" / "2007_000006.png").unlink()
     with pytest.raises(RequestError) as refused:
-        # No network of that name could be made.
-        check("voc-seg", options={"data": str(tmp_path), "backbone": "resnet1"})
+        # No network with these weights could be made.
+        check("voc-seg", options={"data": str(tmp_path), "weights": "absent.pth"})
     lines = str(refused.value).splitlines()
     assert "2007_000001.jpg" in lines[1]
     assert "2007_000006.png" in lines[2]

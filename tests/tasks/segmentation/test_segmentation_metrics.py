@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, CountSettings, SegmentationMetric, count_confusion
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 
 CLASSES = 5
 
@@ -118,7 +118,7 @@ def test_the_confusion_matrix_is_scikit_learns(ignore: int | None):
     prediction, target = blobs(2), blobs(3)
     if ignore is not None:
         target[:, 4:8, 2:9] = ignore
-    counts = count_confusion(scores(prediction), target, CountSettings(ignore_index=ignore))
+    counts = SegmentationMetric("miou", ignore_index=ignore).count(scores(prediction), target)
     kept = target != ignore if ignore is not None else torch.ones_like(target, dtype=torch.bool)
     assert counts.tolist() == confusion_matrix(target[kept], prediction[kept], labels=range(CLASSES)).tolist()
 

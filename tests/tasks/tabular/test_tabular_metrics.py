@@ -8,17 +8,16 @@ import torch
 from scipy import stats
 from sklearn import metrics as sk
 
-from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
+from autoloss.tasks.tabular.metrics import TABULAR_METRICS
 
 SEEDS = range(20)
 
 
-def names(kind: Kind) -> list[str]:
-    return [name for name, row in TABULAR_METRICS.items() if row.kind == kind]
+METRICS = {name: metric for metrics in TABULAR_METRICS.values() for name, metric in metrics.items()}
 
 
 def measure(name: str, prediction, target) -> float:
-    return TABULAR_METRICS[name].function(torch.as_tensor(prediction), torch.as_tensor(target))
+    return METRICS[name](torch.as_tensor(prediction), torch.as_tensor(target))
 
 
 def oracle(name: str, probabilities: np.ndarray, classes: np.ndarray) -> float:
@@ -49,7 +48,7 @@ def drawn(seed: int, channels: int) -> tuple[np.ndarray, np.ndarray]:
     return probabilities, classes
 
 
-@pytest.mark.parametrize("name", names("classification"))
+@pytest.mark.parametrize("name", TABULAR_METRICS["classification"])
 @pytest.mark.parametrize("channels", [2, 3, 10])
 def test_metrics_of_classes_equal_scikit_learns(name: str, channels: int):
     for seed in SEEDS:
@@ -80,18 +79,17 @@ def test_metrics_of_values_equal_those_of_scikit_learn_and_scipy(ties: bool):
         assert measure("spearman", prediction, target[:, None]) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", names("classification"))
+@pytest.mark.parametrize("name", TABULAR_METRICS["classification"])
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_one_probability_of_the_positive_class_stands_for_two(name: str, shape: tuple[int, ...]):
     probabilities, classes = drawn(3, 2)
     assert measure(name, probabilities[:, 1].reshape(shape), classes) == measure(name, probabilities, classes)
 
 
-@pytest.mark.parametrize("name", TABULAR_METRICS)
+@pytest.mark.parametrize("name", METRICS)
 def test_the_target_itself_reaches_the_highest_value_and_nothing_falls_below_the_lowest(name: str):
-    row = TABULAR_METRICS[name]
     target = torch.arange(30) % 3
-    classes = row.kind == "classification"
+    classes = name in TABULAR_METRICS["classification"]
     one_hot = torch.eye(3)[target]
     assert measure(name, one_hot if classes else target.float(), target) == pytest.approx(1.0)
     for seed in SEEDS:
@@ -117,15 +115,14 @@ def test_constant_and_reversed_predictions_have_these_values(name, prediction, t
     assert measure(name, prediction, target) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", TABULAR_METRICS)
+@pytest.mark.parametrize("name", METRICS)
 def test_a_metric_is_nan_where_the_target_has_one_value_or_no_rows(name: str):
-    row = TABULAR_METRICS[name]
     for target in ([1, 1, 1], [0, 0, 0], []):
-        of_kind = torch.tensor(target) if row.kind == "classification" else torch.tensor(target).float()
+        of_kind = torch.tensor(target) if name in TABULAR_METRICS["classification"] else torch.tensor(target).float()
         assert math.isnan(measure(name, torch.linspace(0, 1, len(target)), of_kind.long()))
 
 
-@pytest.mark.parametrize("name", TABULAR_METRICS)
+@pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_a_metric_is_nan_for_a_prediction_that_is_not_finite(name: str, wrong: float):
     assert math.isnan(measure(name, [0.2, wrong, 0.4], [0, 1, 1]))

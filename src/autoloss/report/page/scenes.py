@@ -10,14 +10,16 @@ import base64
 import colorsys
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.errors import RequestError
-from autoloss.files import parse_json, write_text
+from autoloss.files import write_text
 from autoloss.run.results import Search, find_learning_rate
 from autoloss.run.user_files import check_trust, importable_files
 
@@ -61,20 +63,17 @@ class Scenes:
     baseline: str
     seed: int
     scenes: tuple[Scene, ...]
-    entrants: tuple[Mapping[str, Any], ...]
+    entrants: tuple[Entrant, ...]
 
 
 def read_scenes(search: Search, formula: str) -> Scenes | None:
     """Return the stored scenes of a loss; None if there are none, or if a loss has since been compared at another factor."""
     try:
-        stored = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
-        scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in stored.pop("scenes"))
-        found = Scenes(**stored, scenes=scenes)
-        before = [Entrant(**one) for one in found.entrants]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = TypeAdapter(Scenes).validate_json((search.directory / FILE).read_bytes())
+    except (OSError, ValueError):
         return None
-    now = [find_learning_rate(search, one) for one in before]
-    same = [(one.learning_rate, one.scale) for one in before] == [(one.learning_rate, one.scale) for one in now]
+    pairs = ((one, find_learning_rate(search, one)) for one in found.entrants)
+    same = all((one.learning_rate, one.scale) == (now.learning_rate, now.scale) for one, now in pairs)
     return found if found.formula == formula and same else None
 
 
@@ -108,7 +107,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
             raise RequestError(f"The training with {name} {ended}: {pictures.reason}. Leave out --scenes.")
         drawn.append(pictures)
     scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
-    found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))
+    found = Scenes(formula, standard, seed, scenes, tuple(losses.values()))
     # The scenes are not stored if the folder cannot be written.
     with suppress(RequestError):
         write_text(search.directory / FILE, json.dumps(asdict(found)))

@@ -7,6 +7,7 @@ get them in the second stage: pooled, trained on regions with an object, applied
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,7 +114,7 @@ class DetectorSettings:
     normalised by mean and deviation of each colour. There is one side of anchors for each level of the pyramid. `roi_size`
     and `roi_points` are cells of a region, and sampling points of a cell, along each side; `rpn_sampled` anchors and
     `rcnn_sampled` regions per image are trained on; `proposals` are kept per image and level before NMS, and per image
-    after it. `deviations` are those of the R-CNN head's deltas; those of the RPN are 1.
+    after it.
     """
 
     short_side: int = 800
@@ -127,7 +128,6 @@ class DetectorSettings:
     rcnn_sampled: int = 512
     proposals: tuple[int, int] = (2000, 1000)
     least_score: float = 0.05
-    deviations: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
 
@@ -145,6 +145,8 @@ def _raise_precision(module: nn.Module, inputs: object, outputs: Any) -> Any:
     return map_tensors(upcast, outputs)
 
 
+DEVIATIONS = (0.1, 0.1, 0.2, 0.2)
+"""Standard deviations of the R-CNN head's deltas, torchvision's; those of the RPN are 1."""
 Report = Callable[[Stage, SampledBoxes, Mapping[str, OwnOutput]], None]
 """(stage, its sampled boxes in a training step, output of the heads' own layers) → None; computes the losses of its heads."""
 
@@ -186,7 +188,6 @@ class ReportingRoIHeads(RoIHeads):
     """The second stage of an R-CNN, which reports its sampled boxes, and has the layers of heads that declare some."""
 
     report: Report
-    deviations: tuple[float, ...]
     own: OwnLayers
 
     def forward(
@@ -209,7 +210,7 @@ class ReportingRoIHeads(RoIHeads):
         matched = [boxes[index] if len(boxes) else own for boxes, index, own in pairs]
         known = [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)]
         reference, box = torch.cat(regions), torch.cat(matched)
-        boxes = _collect_boxes(logits, chosen, target, reference, box, self.deviations, known)
+        boxes = _collect_boxes(logits, chosen, target, reference, box, DEVIATIONS, known)
         self.report(Stage.RCNN, boxes, self.own.predict(features, regions, labels, indices, image_shapes, targets))
         return [], {}
 
@@ -282,12 +283,11 @@ class FasterRCNN(GeneralizedRCNN):
             TwoMLPHead(channels * settings.roi_size**2, settings.head_width),
             FastRCNNPredictor(settings.head_width, classes + 1),
             *(0.5, 0.5, settings.rcnn_sampled, 0.25),
-            tuple(1 / deviation for deviation in settings.deviations),
+            tuple(1 / deviation for deviation in DEVIATIONS),
             *(settings.least_score, 0.5, 100),
         )
         for layers in (rpn.head, roi_heads.box_predictor):
             layers.register_forward_hook(_raise_precision)
-        roi_heads.deviations = settings.deviations
         roi_heads.own = OwnLayers(heads, pooled, channels, classes)
         transform = GeneralizedRCNNTransform(
             settings.short_side, settings.long_side, list(settings.mean), list(settings.deviation)
@@ -331,20 +331,15 @@ def build_pyramid(
     return BackboneWithFPN(body, layers, [body.inplanes // 2 ** (4 - stage) for stage in stages], channels)
 
 
-class SmallBody(nn.Module):
-    """A body of four convolutional stages, for a proxy training of a minute on one core (digits-det).
-
-    The strides of `layer3` and `layer4` are 8 and 16 pixels.
-    """
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.layer1 = make_block(1, width, 2)
-        self.layer2 = make_block(width, 2 * width, 2)
-        self.layer3 = nn.Sequential(make_block(2 * width, 4 * width, 2), make_block(4 * width, 4 * width, 1))
-        self.layer4 = nn.Sequential(make_block(4 * width, 6 * width, 2), make_block(6 * width, 6 * width, 1))
-
-
 def small_levels(channels: int = 64, width: int = 16) -> BackboneWithFPN:
-    """Return a small body with the last two levels of its pyramid and a pooled one, as in Appendix A's proxy."""
-    return BackboneWithFPN(SmallBody(width), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)
+    """Return four convolutional stages with the last two levels of their pyramid and a pooled one, as in Appendix A's proxy.
+
+    They train in a minute on one core (digits-det). The strides of the last two are 8 and 16 pixels.
+    """
+    body: OrderedDict[str, nn.Module] = OrderedDict(
+        layer1=make_block(1, width, 2),
+        layer2=make_block(width, 2 * width, 2),
+        layer3=nn.Sequential(make_block(2 * width, 4 * width, 2), make_block(4 * width, 4 * width, 1)),
+        layer4=nn.Sequential(make_block(4 * width, 6 * width, 2), make_block(6 * width, 6 * width, 1)),
+    )
+    return BackboneWithFPN(nn.Sequential(body), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)

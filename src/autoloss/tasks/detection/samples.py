@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.tasks.detection.faster_rcnn import FasterRCNN
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
+from autoloss.tasks.detection.heads.head import Head, ObjectTarget, collect_targets
 from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain, draw_batches
 
 Example = tuple[Tensor, Mapping[str, Tensor]]
@@ -73,7 +73,6 @@ def draw_samples(
     data: Sequence[Example],
     heads: Sequence[Head],
     branches: Mapping[str, Branch],
-    settings: BranchSettings,
     count: int,
     generator: torch.Generator,
 ) -> dict[str, list[Sample]]:
@@ -87,7 +86,7 @@ def draw_samples(
     tried = 0
     for example in _draw_examples(data, collect_targets(heads), count * DRAWS_PER_SAMPLE, generator):
         tried += 1
-        for name, sample in _sample_image(network, example, heads, settings).items():
+        for name, sample in _sample_image(network, example, heads).items():
             if len(found[name]) < count and can_gain(branches[name], sample):
                 found[name].append(sample)
         if all(len(samples) == count for samples in found.values()):
@@ -112,15 +111,13 @@ def _draw_examples(
             yield image, target
 
 
-def _sample_image(
-    network: FasterRCNN, example: Example, heads: Sequence[Head], settings: BranchSettings
-) -> dict[str, Sample]:
+def _sample_image(network: FasterRCNN, example: Example, heads: Sequence[Head]) -> dict[str, Sample]:
     """Return the arguments of each head's loss on one image."""
     samples: dict[str, Sample] = {}
 
     def recorder(head: Head) -> BranchLoss:
         def record(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-            samples[head.name] = head.sample(prediction, context, settings)
+            samples[head.name] = head.sample(prediction, context)
             return prediction.sum()
 
         return record

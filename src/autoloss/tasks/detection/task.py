@@ -37,7 +37,7 @@ from autoloss.tasks.detection.data import voc as voc_files
 from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.detection.faster_rcnn import DetectorSettings, FasterRCNN, build_pyramid
 from autoloss.tasks.detection.heads import BASELINES, HEADS, INSTANCE_HEADS
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
+from autoloss.tasks.detection.heads.head import Head, collect_targets
 from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
@@ -70,7 +70,7 @@ class DetectionTask(ImageTask):
         test: Test data, used for final figures only.
         classes: C, without background.
         metric: One of `metrics`; the others are reported with it.
-        settings: Units and weights of the branches.
+        unit: Unit of the areas i, u and e: square pixels, the paper's, or the area of each target box.
         heads: One for each branch; the network is built with those that declare layers.
         metrics: The metrics by name: those of boxes, or `MASK_METRICS` where the heads predict masks.
         flip: Probability that a training image is mirrored.
@@ -90,7 +90,7 @@ class DetectionTask(ImageTask):
         classes: int,
         test: Sequence[Example] | None = None,
         metric: str = "map",
-        settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
+        unit: AreaUnit = "pixels",
         heads: Sequence[Head] = HEADS,
         metrics: Mapping[str, PrecisionSettings] = METRICS,
         flip: float = 0.0,
@@ -106,9 +106,9 @@ class DetectionTask(ImageTask):
         for split, images in self._data.items():
             if not len(images):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
-        self.classes, self.settings, self.flip = classes, settings, flip
+        self.classes = classes
         self._metrics, self._final, self._heads = metrics, final, heads
-        self._branches = {head.name: head.branch(classes, settings) for head in heads}
+        self._branches = {head.name: head.branch(classes, unit) for head in heads}
         self.standard = {head.name: head.standard for head in heads}
         self.baselines = tuple(losses for losses in BASELINES if set(losses) <= set(self._branches))
 
@@ -118,8 +118,8 @@ class DetectionTask(ImageTask):
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seed_generators(seed) as generator, torch.no_grad():
-            network, data = self._networks["proxy"]().train(), self._data["train"]
-            return draw_samples(network, data, self._heads, self._branches, self.settings, count, generator)
+            network = self._networks["proxy"]().train()
+            return draw_samples(network, self._data["train"], self._heads, self._branches, count, generator)
 
     @torch.no_grad()
     def detections(
@@ -261,7 +261,7 @@ def build_task(
     images, test = _read(name, options)
     for note in (*images.notes, *test.notes):
         _log.warning(note)
-    count = count_held_out(options.held_out, len(images), PAPER_HELD_OUT[name])
+    count = count_held_out(options.held_out, images, PAPER_HELD_OUT[name])
     rest, valid = images.hold_out(count, options.seed)
     train, classes = rest.with_objects().draw(options.share, options.seed), len(images.classes)
     task = DetectionTask(
@@ -278,7 +278,7 @@ def build_task(
             # It trains on what the search holds out.
             data={"train": images.with_objects(), "valid": None},
         ),
-        settings=BranchSettings(unit=options.unit),
+        unit=options.unit,
         heads=heads,
         metrics=metrics,
         flip=0.5,

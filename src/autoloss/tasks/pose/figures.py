@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from pydantic import Field
 
-from autoloss.options import Count, Natural, Positive, declare
-from autoloss.tasks.factory import TaskFactory, make_recipe
+from autoloss.options import Count, declare
+from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
 from autoloss.tasks.pose.heatmaps import small_baseline
 from autoloss.tasks.pose.people import JOINTS, People, PeopleImages
-from autoloss.tasks.pose.task import PoseTask
+from autoloss.tasks.pose.task import PROXY, PoseTask
 from autoloss.tasks.scenes import SceneOptions, find_share, make_scene_rng
+from autoloss.training.recipe import Recipe
 
 Array = NDArray[Any]
 
@@ -260,15 +262,8 @@ class FigureOptions(SceneOptions):
     """Number of training scenes, with one or two figures each."""
     valid: Count = 128
     test: Count = 256
-    epochs: Count = 8
-    """Epochs of Adam with a cosine schedule, as in Appendix A."""
-    batch_size: Count = 8
-    optimizer: Literal["sgd", "adam"] = "adam"
-    """sgd or adam."""
-    learning_rate: Positive = 3e-3
-    """Initial learning rate, after the warm-up."""
-    warmup_steps: Natural = 20
-    """Steps over which the learning rate rises linearly."""
+    # Adam with a cosine schedule, as in Appendix A.
+    recipe: Recipe = replace(PROXY.recipe, epochs=8, batch_size=8, learning_rate=3e-3, warmup_steps=20)
 
 
 def build_task(metric: str, options: FigureOptions) -> PoseTask:
@@ -277,7 +272,7 @@ def build_task(metric: str, options: FigureOptions) -> PoseTask:
         small_baseline,
         **options.compose(functools.partial(compose_figures, size=options.size)),
         metric=metric,
-        recipe=make_recipe(options, weight_decay=0.0, schedule="cosine", minimum_learning_rate=0.0),
+        recipe=options.recipe,
         crops=CROPS,
         augmentation=MIRRORED_ONLY,
         # Found losses rank poses well although their heatmaps are low.

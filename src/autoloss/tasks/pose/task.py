@@ -1,7 +1,7 @@
 """Pose estimation (Section 4.4): heatmaps of a person's joints in a box; the task coco-pose.
 
-The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PROXY`, those of retraining in `FULL`. All of them are
-options of the task, those of retraining with the prefix `full_`.
+The defaults are the paper's: those of the proxy in `PROXY`, those of retraining in `FULL`. All of them are options of the task,
+those of retraining with the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Unpack, final
+from typing import Unpack, final
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.options import Count, Positive, Share, declare
+from autoloss.options import Count, Positive, declare
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
+from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.loading import load_batches
-from autoloss.tasks.pose.data.coco import LAYOUT, KeypointFiles, load_detections, load_keypoints
+from autoloss.tasks.pose.data.coco import LAYOUT, load_detections, load_keypoints, to_people
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
-from autoloss.tasks.pose.heatmaps import HeatmapBranch, SimpleBaseline, decode_heatmaps, simple_baseline
+from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps, simple_baseline
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.people import MIRRORED, PeopleImages
 from autoloss.tasks.trainer_task import (
@@ -177,16 +177,7 @@ PAPER_HELD_OUT = (5000, 64115)
 _log = logging.getLogger(__name__)
 
 
-@declare()
-class ScheduleOptions(NetworkOptions):
-    """Network and recipe of a schedule."""
-
-    def network(self) -> SimpleBaseline:
-        """Build the network."""
-        return simple_baseline(self.backbone, self.weights)
-
-
-PROXY = ScheduleOptions(
+PROXY = NetworkOptions(
     recipe=Recipe(
         epochs=4,
         batch_size=256,
@@ -199,7 +190,7 @@ PROXY = ScheduleOptions(
     )
 )
 """The proxy of pose estimation (Appendix A)."""
-FULL = ScheduleOptions(
+FULL = NetworkOptions(
     recipe=Recipe(
         epochs=210,
         batch_size=512,
@@ -227,40 +218,36 @@ class PoseOptions(AnnotatedOptions):
     """Width of a crop in pixels."""
     sigma: Positive = 2.0
     """Standard deviation of a target in cells of the heatmap."""
-    flip: Share = 0.5
-    """Probability that a training example is mirrored."""
-    rotation: Annotated[float, Field(ge=0, le=180)] = 40.0
-    """Largest angle by which it is turned, in degrees."""
-    scale: tuple[float, float] = (0.5, 1.5)
-    """Smallest and largest factor on its size."""
+    augmentation: Augmentation = Augmentation()
     flip_test: bool = True
     """Average the heatmaps of a crop and of its mirror image in evaluation."""
     least_value: float = 0.2
     """Maximum of a heatmap above which it counts in the score of a pose."""
 
 
-def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: ScheduleOptions) -> PoseTask:
+def build_task(metric: str, options: PoseOptions, proxy: NetworkOptions, full: NetworkOptions) -> PoseTask:
     """Build the task."""
     crops = CropSettings(size=(options.height, options.width), sigma=options.sigma)
-    augmentation = Augmentation(flip=options.flip, rotation=options.rotation, scale=options.scale)
     train, _, test, notes = _read(options)
     for note in notes:
         _log.warning(note)
-    annotated = train.with_persons()
-    count = count_held_out(options.held_out, len(annotated), PAPER_HELD_OUT)
+    annotated = train.select([at for at, boxes in enumerate(train.annotations) if len(boxes.labels)], train.name)
+    count = count_held_out(options.held_out, annotated, PAPER_HELD_OUT)
     rest, valid = annotated.hold_out(count, options.seed)
     # A retraining trains on what the search holds out.
-    data = {"train": train.to_people(annotated), "valid": None}
+    data = {"train": to_people(annotated), "valid": None}
     return PoseTask(
-        proxy.network,
-        train=train.to_people(rest.draw(options.share, options.seed)),
-        valid=train.to_people(valid),
+        functools.partial(simple_baseline, proxy.backbone, proxy.weights),
+        train=to_people(rest.draw(options.share, options.seed)),
+        valid=to_people(valid),
         test=test,
         metric=metric,
         recipe=proxy.recipe,
-        full=FullSchedule(network=full.network, recipe=full.recipe, data=data),
+        full=FullSchedule(
+            network=functools.partial(simple_baseline, full.backbone, full.weights), recipe=full.recipe, data=data
+        ),
         crops=crops,
-        augmentation=augmentation,
+        augmentation=options.augmentation,
         flip_test=options.flip_test,
         least_value=options.least_value,
         name=NAME,
@@ -274,16 +261,16 @@ coco_pose = TaskFactory(
     options=PoseOptions,
     schedules={"proxy": PROXY, "full": FULL},
     build=build_task,
-    find_images=lambda options: [split.images for split in _read(options)[:2]],
+    find_images=lambda options: _read(options)[:2],
 )
 
 
-def _read(options: PoseOptions) -> tuple[KeypointFiles, KeypointFiles, PeopleImages, tuple[str, ...]]:
+def _read(options: PoseOptions) -> tuple[BoxedImages, BoxedImages, PeopleImages, tuple[str, ...]]:
     """Return train2017, val2017, the latter with its detections, and notes on what is unusual."""
     place = options.find_data(f"the data of {NAME}", LAYOUT)
-    train, val = (load_keypoints(place, split) for split in ("train2017", "val2017"))
-    notes = (*train.images.notes, *val.images.notes)
+    (train, _), (val, persons) = (load_keypoints(place, split) for split in ("train2017", "val2017"))
+    notes = (*train.notes, *val.notes)
     if options.detections is None:
-        return train, val, val.to_people(), notes
-    detected, further = load_detections(options.detections, val)
-    return train, val, replace(val.to_people(), detected=detected), (*notes, *further)
+        return train, val, to_people(val), notes
+    detected, further = load_detections(options.detections, val, persons)
+    return train, val, replace(to_people(val), detected=detected), (*notes, *further)

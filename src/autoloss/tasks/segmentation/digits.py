@@ -16,14 +16,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autoloss.options import Amount, Count, Positive, declare
+from autoloss.options import Count, declare
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import MAIN
-from autoloss.tasks.factory import TaskFactory, make_recipe
+from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.scenes import SceneOptions, find_share, make_scene_rng
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.weights import make_block
+from autoloss.training.recipe import Recipe
 
 CLASSES = 11
 """Background, then the digits: digit d is class d + 1."""
@@ -150,13 +151,8 @@ class DigitsOptions(SceneOptions):
     tail: float = 1.0
     """Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real scenes,
     losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not."""
-    epochs: Count = 2
-    """Epochs of SGD with momentum 0.9 and the schedule poly, as in Appendix A."""
-    batch_size: Count = 16
-    learning_rate: Positive = 0.8
-    """Initial learning rate."""
-    weight_decay: Amount = 2e-3
-    """Factor of the L2 penalty on the weights."""
+    # SGD with momentum 0.9 and the schedule poly, as in Appendix A.
+    recipe: Recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.8, weight_decay=2e-3)
 
 
 def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
@@ -169,7 +165,7 @@ def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
         **options.compose(functools.partial(compose_scenes, size=options.size, tail=options.tail)),
         metric=six[metric],
         also=six,
-        recipe=make_recipe(options),
+        recipe=options.recipe,
         branch=ActivatedBranch(encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance),
         name="digits-seg",
     )

@@ -14,11 +14,9 @@ from segmentation_models_pytorch.encoders import get_encoder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError
 from autoloss.tasks.weights import load_weights
 
-BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
-OUTPUT_STRIDES = (8, 16)
 DEPTH = 5
 AUXILIARY_STAGE = 4
 """Stage whose features the auxiliary head uses: the last but one, as in PSPNet (Zhao et al., 2017)."""
@@ -84,10 +82,6 @@ def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.M
     Weights are `none`; `imagenet`, which segmentation-models-pytorch downloads once; or the path of torchvision's state
     dict.
     """
-    if name not in BACKBONES:
-        raise unknown("backbone", name, BACKBONES)
-    if output_stride not in OUTPUT_STRIDES:
-        raise RequestError(f"The output stride is {output_stride}; it can be {' or '.join(map(str, OUTPUT_STRIDES))}.")
     if weights != "imagenet":
         return load_weights(get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride), name, weights)
     try:
@@ -108,7 +102,7 @@ second row for both by default."""
 def deeplab(
     classes: int, name: str = "resnet50", *, output_stride: int = 16, weights: str = "none", auxiliary: bool = False
 ) -> Segmenter:
-    """Build DeepLabv3+ with separable convolutions on one of `BACKBONES`, whose last features have the output stride 8 or 16.
+    """Build DeepLabv3+ with separable convolutions on a ResNet, whose last features have the output stride 8 or 16.
 
     Weights of the backbone are `none`, `imagenet`, or a path; an auxiliary head is for training only.
     """

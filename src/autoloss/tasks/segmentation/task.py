@@ -67,7 +67,7 @@ class VocOptions(SegmentationOptions):
 
     background: int | None = 0
     """Class that the boundary metrics ignore."""
-    split: str | None = None
+    split: Literal["train", "val", "trainval", "train_aug"] | None = None
     """Split to train on; if None `train_aug` where SBD is present, else `train`."""
     held_out: int | None = None
     """Number of its images that are held out for validation; if None a seventh of them, at most 1500."""
@@ -85,7 +85,7 @@ class CityscapesOptions(SegmentationOptions):
 class FolderOptions(SegmentationOptions):
     """Options of folder-seg, whose folder holds `images` and `masks`; the seed draws the images of a split that has no list."""
 
-    classes: int | None = None
+    classes: Annotated[int, Field(ge=2, le=IGNORED)] | None = None
     """Number of classes; counted in the masks when None."""
 
 
@@ -121,7 +121,7 @@ def split_folder(options: FolderOptions) -> ImageSplits:
 
 
 def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
-    count = count_held_out(options.held_out, len(images), (HELD_OUT, TRAIN_AUG))
+    count = count_held_out(options.held_out, images, (HELD_OUT, TRAIN_AUG))
     return ImageSplits(*hold_out(images, count, options.seed), test, images)
 
 
@@ -137,7 +137,7 @@ class ScheduleOptions(NetworkOptions):
 
     network: Literal["deeplabv3+", "pspnet"] = "deeplabv3+"
     """deeplabv3+ or pspnet."""
-    output_stride: int = 16
+    output_stride: Annotated[int, Field(ge=8, le=16, multiple_of=8)] = 16
     """Pixels of the image per cell of the last feature map, along each side."""
     side: Annotated[int, Field(ge=16)] = 128
     """Side of a crop in pixels. The proxy evaluates whole images resized to this side, retraining at their own size."""

@@ -8,8 +8,7 @@ scikit-learn take about 1 ms per call; these take 0.02 to 0.3 ms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,17 +18,6 @@ from torch import Tensor
 Kind = Literal["classification", "regression"]
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class TabularMetric:
-    """One row of the table of metrics: a function (prediction, target) → value and the kind of the target.
-
-    Predictions of classes are probabilities (N, C), or (N,) of the positive of two, those of values (N,) or (N, 1).
-    """
-
-    function: Callable[[Tensor, Tensor], float]
-    kind: Kind
 
 
 def f1(prediction: Tensor, target: Tensor) -> float:
@@ -94,13 +82,14 @@ def spearman(prediction: Tensor, target: Tensor) -> float:
     return float(first @ second / spread) if spread > 0 else math.nan
 
 
-TABULAR_METRICS: dict[str, TabularMetric] = {
-    **{
-        one.__name__: TabularMetric(one, "classification")
-        for one in (f1, auc, average_precision, balanced_accuracy, mcc)
-    },
-    **{one.__name__: TabularMetric(one, "regression") for one in (r2, spearman)},
+TABULAR_METRICS: Mapping[Kind, Mapping[str, Callable[[Tensor, Tensor], float]]] = {
+    "classification": {one.__name__: one for one in (f1, auc, average_precision, balanced_accuracy, mcc)},
+    "regression": {one.__name__: one for one in (r2, spearman)},
 }
+"""Kind of the target → name → function (prediction, target) → value.
+
+Predictions of classes are probabilities (N, C), or (N,) of the positive of two, those of values (N,) or (N, 1).
+"""
 
 
 def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:

@@ -169,7 +169,7 @@ def _to_name(label: str | float) -> str:
 
 
 def _list_metrics(kind: Kind) -> str:
-    return "--metric with one of: " + ", ".join(name for name, row in TABULAR_METRICS.items() if row.kind == kind)
+    return "--metric with one of: " + ", ".join(TABULAR_METRICS[kind])
 
 
 def _check_values(counts: Counter[str | float], place: str) -> None:

@@ -70,8 +70,10 @@ class TabularOptions(TableOptions):
 
 def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
     """Build the task of predicting one column of a table from the others."""
-    measure = TABULAR_METRICS[metric]
-    table = load_table(str(options.data), options.target, measure.kind, options)
+    kind: Kind = next(kind for kind, metrics in TABULAR_METRICS.items() if metric in metrics)
+    further = dict(TABULAR_METRICS[kind])
+    measure = further.pop(metric)
+    table = load_table(str(options.data), options.target, kind, options)
     splits = prepare_splits(table, options)
     train, valid = splits["train"], splits["valid"]
     if options.folds > 1:
@@ -82,16 +84,14 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
         train,
         valid,
         "softmax" if table.classes else "none",
-        measure.function,
+        measure,
         test=splits["test"],
         recipe=options.make_recipe(rows, options.batch_size),
         data=Data(rows_per_sample=options.rows_per_sample, folds=options.folds if valid is None else None),
         name="tabular",
-        also={
-            name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric
-        },
+        also=further,
     )
-    task.describe_reference = partial(describe_boosting, splits, measure.function, len(table.classes))
+    task.describe_reference = partial(describe_boosting, splits, measure, len(table.classes))
     task.describe_data(table.describe(Path(options.data).name, options.target))
     return task
 

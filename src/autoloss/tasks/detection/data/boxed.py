@@ -54,7 +54,8 @@ class Boxes:
 class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
     """The images of a split: files, the boxes of each, and names of classes, of which label k is the k-th, counted from 1.
 
-    `notes` are warnings about annotations that are unusual but accepted, `categories` the numbers of the classes in COCO's files.
+    `notes` are warnings about annotations that are unusual but accepted. Of a file of COCO, `categories` are the ids of the
+    classes, and `image_ids` those of all its images.
     """
 
     kind: ClassVar[str] = "images"
@@ -64,6 +65,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     categories: tuple[int, ...] = ()
+    image_ids: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -126,10 +128,6 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
 
     def hold_out(self, count: int, seed: int) -> tuple[BoxedImages, BoxedImages]:
         """Return the images to train on, and `count` of them that are held out at random."""
-        if not 0 < count < len(self):
-            raise RequestError(
-                f"Found {count} images to hold out of {len(self)} of {self.name}; expected 1 or more, not all."
-            )
         held = set(Random(seed).sample(range(len(self)), count))
         rest = [index for index in range(len(self)) if index not in held]
         return self.select(rest, self.name), self.select(sorted(held), f"{self.name}, held out")

@@ -111,6 +111,7 @@ def load_instances(
         tuple(names.values()),
         tuple(f"{name}: {note}" for note in _find_notes(images, of_image, annotations, masks)),
         tuple(names),
+        tuple(images),
     )
 
 

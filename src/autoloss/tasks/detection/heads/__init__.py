@@ -9,10 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from autoloss.space.boxes import BoxClassification, BoxRegression, compute_areas, decode, rescale_deltas
+from autoloss.space.boxes import AreaUnit, BoxClassification, BoxRegression, compute_areas, decode, rescale_deltas
 from autoloss.space.branch import Sample
 from autoloss.tasks.detection.average_precision import RCNN_NMS, RPN_NMS, BoxMetric, ScoreMetric
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, SampledBoxes, Stage
+from autoloss.tasks.detection.heads.head import Head, SampledBoxes, Stage
 from autoloss.tasks.detection.heads.mask import MASK
 
 
@@ -26,7 +26,7 @@ class ClassificationHead(Head):
     nms: float
     standard: str = "baseline/ce"
 
-    def branch(self, classes: int, settings: BranchSettings) -> BoxClassification:
+    def branch(self, classes: int, unit: AreaUnit) -> BoxClassification:
         channels = 1 if self.stage is Stage.RPN else classes + 1
         return BoxClassification(channels=channels, measure_boxes=ScoreMetric(self.nms))
 
@@ -54,15 +54,16 @@ class RegressionHead(Head):
     nms: float
     standard: str = "baseline/l1"
 
-    def branch(self, classes: int, settings: BranchSettings) -> BoxRegression:
-        return BoxRegression(measure=BoxMetric(self.nms), unit=settings.unit, weight=REGRESSION_WEIGHT)
+    def branch(self, classes: int, unit: AreaUnit) -> BoxRegression:
+        return BoxRegression(measure=BoxMetric(self.nms), unit=unit, weight=REGRESSION_WEIGHT)
 
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
         context = {**boxes.context, "reference": boxes.reference, "deviations": boxes.deviations}
         return boxes.deltas[:, :, None, None], context
 
-    def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
-        return Sample(*rescale_deltas(prediction, context, prediction.new_tensor([settings.deviations])))
+    def sample(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Sample:
+        # The rejection protocol counts the deltas of both stages alike, in sides of their reference.
+        return Sample(*rescale_deltas(prediction, context, torch.ones_like(context["deviations"])))
 
 
 RPN_REG = RegressionHead("rpn_reg", Stage.RPN, RPN_NMS)

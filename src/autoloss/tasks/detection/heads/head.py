@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autoloss.space.boxes import PLAIN, AreaUnit
+from autoloss.space.boxes import AreaUnit
 from autoloss.space.branch import Branch, Sample
 
 
@@ -24,18 +24,6 @@ class Stage(Enum):
     """Anchors of the region proposal network, with one class: object."""
     RCNN = "rcnn"
     """Regions that were proposed, with all classes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchSettings:
-    """Settings that the branches of a detector share.
-
-    `unit` is that of the areas i, u and e: square pixels, the paper's, or the area of each target box. `deviations` are the
-    standard deviations in which the rejection protocol counts deltas.
-    """
-
-    unit: AreaUnit = "pixels"
-    deviations: tuple[float, float, float, float] = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +112,8 @@ class Head(ABC):
     targets: tuple[ObjectTarget, ...] = ()
 
     @abstractmethod
-    def branch(self, classes: int, settings: BranchSettings) -> Branch:
-        """Return the branch that losses of this head are applied to, for C classes without background."""
+    def branch(self, classes: int, unit: AreaUnit) -> Branch:
+        """Return the branch that losses of this head are applied to, for C classes without background and a unit of areas."""
 
     @abstractmethod
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
@@ -142,7 +130,7 @@ class Head(ABC):
         """
         return {}
 
-    def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
+    def sample(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Sample:
         """Return the result of `inputs` for one image as a sample of the rejection protocol."""
         return Sample(prediction, context)
 

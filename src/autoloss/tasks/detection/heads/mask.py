@@ -16,9 +16,10 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import roi_align
 
 from autoloss.space.activated import ActivatedBranch, activate
+from autoloss.space.boxes import AreaUnit
 from autoloss.space.branch import Sample
 from autoloss.tasks.detection.average_precision import MASK_THRESHOLD, measure_masks
-from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, RegionLayers, SampledBoxes, Stage
+from autoloss.tasks.detection.heads.head import Head, ObjectTarget, RegionLayers, SampledBoxes, Stage
 from autoloss.tasks.detection.masks import encode_masks
 
 PASTED_AT_ONCE = 16
@@ -56,7 +57,7 @@ class MaskHead(Head):
     layers: RegionLayers | None = RegionLayers(build=build_mask_layers)  # noqa: RUF009 - frozen
     targets: tuple[ObjectTarget, ...] = (MASKS,)
 
-    def branch(self, classes: int, settings: BranchSettings) -> ActivatedBranch:
+    def branch(self, classes: int, unit: AreaUnit) -> ActivatedBranch:
         return ActivatedBranch(channels=1, measure=measure_masks)
 
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
@@ -70,7 +71,7 @@ class MaskHead(Head):
             parts.append(roi_align(objects[MASKS.name][:, None].to(own.region), rows, side))
         return _select_class(own.prediction, own.target), {"target": torch.cat(parts)}
 
-    def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
+    def sample(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Sample:
         # As the metric reads them. A cell at the border of an object has a share of it: |log(y·p)| draws p to a half there.
         return Sample(prediction, {"target": (context["target"] > MASK_THRESHOLD).to(prediction)})
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +39,9 @@ PERSON = {"id": 1, "name": "person", "keypoints": list(JOINTS), "skeleton": [[a 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class KeypointFiles:
-    """The images of a split with boxes and joints of persons, COCO's id of each, and the ids of the categories that have joints."""
-
-    images: BoxedImages
-    image_ids: tuple[int, ...]
-    persons: frozenset[int]
-
-    def to_people(self, images: BoxedImages | None = None) -> PeopleImages:
-        """Return the persons of all images, or of some of them as `BoxedImages` selects."""
-        images = images or self.images
-        return PeopleImages(images.name, images.image, tuple(map(_to_people, images.annotations)))
-
-    def with_persons(self) -> BoxedImages:
-        """Return the images on which a person is annotated."""
-        kept = [index for index, boxes in enumerate(self.images.annotations) if len(boxes.labels)]
-        return self.images.select(kept, self.images.name)
+def to_people(images: BoxedImages) -> PeopleImages:
+    """Return the persons of images with joints."""
+    return PeopleImages(images.name, images.image, tuple(map(_to_people, images.annotations)))
 
 
 def _to_people(boxes: Boxes) -> People:
@@ -72,8 +58,8 @@ def _select_persons(boxes: Boxes, joints: Mapping[int, Array]) -> Boxes:
     return replace(boxes, **{name: getattr(boxes, name)[rows] for name in columns}, joints=found)
 
 
-def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
-    """Read the persons of a split, such as train2017; images are read later.
+def load_keypoints(directory: Path | str, split: str) -> tuple[BoxedImages, frozenset[int]]:
+    """Read the persons of a split, such as train2017, and the ids of the categories that have joints; images are read later.
 
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
@@ -105,14 +91,15 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
         raise report_faults(name, faults)
     notes = (*images.notes, *(f"{name}: {number} {what}." for what, number in counted.items()))
     annotations = tuple(_select_persons(boxes, joints) for boxes in images.annotations)
-    identities = tuple(image["id"] for image in content["images"])
-    return KeypointFiles(replace(images, annotations=annotations, notes=notes), identities, persons)
+    return replace(images, annotations=annotations, notes=notes), persons
 
 
-def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[ScoredBoxes, ...], tuple[str, ...]]:
+def load_detections(
+    file: Path | str, images: BoxedImages, persons: frozenset[int]
+) -> tuple[tuple[ScoredBoxes, ...], tuple[str, ...]]:
     """Read detected persons in COCO's format of results: the boxes of each image, and notes on what was left out.
 
-    Those of other categories or without area are left out; the first twenty faults are listed.
+    Those of categories that are no `persons` or without area are left out; the first twenty faults are listed.
     """
     file = Path(file)
     content = read_json(file, A_DETECTIONS_FILE)
@@ -120,11 +107,11 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Score
         raise FaultyFile(Fault(file, f"holds {name_kind(content)}", A_DETECTIONS_FILE, "Check the path."))
     faults: list[Fault] = []
     counted: Counter[str] = Counter()
-    of_image: dict[int, list[tuple[list[float], float]]] = {identity: [] for identity in split.image_ids}
+    of_image: dict[int, list[tuple[list[float], float]]] = {identity: [] for identity in images.image_ids}
     for number, row in enumerate(content, start=1):
         if problems := list(_find_detection_problems(row, of_image)):
             faults += name_problems(file, f"detection number {number}", problems)
-        elif row.get("category_id", PERSON["id"]) not in split.persons:
+        elif row.get("category_id", PERSON["id"]) not in persons:
             counted["detections are of other categories; they are left out"] += 1
         elif not all(row["bbox"][2:]):
             counted["detections have no width or no height; they are left out"] += 1
@@ -132,7 +119,7 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Score
             left, top, width, height = row["bbox"]
             of_image[row["image_id"]].append(([left, top, left + width, top + height], float(row["score"])))
     if faults:
-        raise report_faults(f"{split.images.name}, detections", faults)
+        raise report_faults(f"{images.name}, detections", faults)
     boxes = tuple(
         (
             np.array([box for box, _ in found], np.float64).reshape(-1, 4),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root
+from autoloss.tasks.files import Fault, FaultyFile, find_directory, find_root
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
 
 NAME = "Cityscapes"
@@ -42,7 +42,6 @@ CLASSES: Mapping[str, int] = {
 """Class → label id, in the order of the train ids."""
 IMAGES, MASKS = "leftImg8bit", "gtFine"
 IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
-SPLITS = ("train", "val")
 LAYOUT = """\
   leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png, …
   gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png, …
@@ -56,7 +55,6 @@ def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
     """Find train or val of Cityscapes (fine annotations) in the folder of leftImg8bit and gtFine; no image is read."""
     place = find_directory(directory, NAME, LAYOUT)
     root = find_root((place, place / "cityscapes"), (IMAGES, MASKS), NAME, LAYOUT)
-    check_split(split, SPLITS, NAME, root)
     find_root((root,), (f"{IMAGES}/{split}", f"{MASKS}/{split}"), f"{split} split of {NAME}", LAYOUT)
     images = sorted((root / IMAGES / split).glob(f"*/*{IMAGE_END}"))
     if not images:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError, join_names
-from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root, read_names, report_faults
+from autoloss.tasks.files import Fault, FaultyFile, find_directory, find_root, read_names, report_faults
 from autoloss.tasks.segmentation.data.image_files import IGNORED, SUFFIXES, ImageFiles, rank_by_hash, read_indices
 
 SPLITS = ("train", "valid", "test")
@@ -32,7 +32,6 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     name = f"the data in {directory}"
     root = find_directory(directory, "your data", LAYOUT)
     find_root((root,), ("images", "masks"), "data with images and masks", LAYOUT)
-    check_split(split, SPLITS, name, root)
     images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",), "_mask")
     lists = {part: read_names(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
     _check_files(root, images, masks, lists)
@@ -46,8 +45,6 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     read = read_indices
     if classes is None:
         classes, read = count_classes(tuple((file, file.stat().st_mtime_ns) for file in masks.values()))
-    elif not 2 <= classes <= IGNORED:
-        raise RequestError(f"classes is {classes} for {name}; expected 2 to {IGNORED}.")
     names = tuple(f"class {index}" for index in range(classes))
     return ImageFiles(f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read)
 

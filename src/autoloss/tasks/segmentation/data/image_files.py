@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
 import cloudpickle
 import numpy as np
@@ -40,13 +40,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 AN_INDEX_MASK = "an index PNG (palette or grey) with one class index per pixel"
 ORIENTATION, UPRIGHT = 0x0112, 1
 """EXIF tag of the orientation, and its value for an image that is not rotated."""
-
-
-class ImageSource(Protocol):
-    """Images and masks by index: `ImageFiles`, or a resized copy of them."""
-
-    def __len__(self) -> int: ...
-    def pair(self, index: int) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +68,6 @@ class ImageFiles:
         """Read a mask, (H, W) in 8 bits, with labels of classes only."""
         file = self.pairs[index][1]
         mask = self.read_mask(file)
-        if mask.dtype != np.uint8 or mask.ndim != 2:
-            found = f"its reader returned {mask.dtype} of shape {mask.shape}"
-            raise FaultyFile(Fault(file, found, "uint8 of shape (H, W)", "Correct read_mask."))
         # The largest label that is not ignored: 255 + 1 wraps to 0.
         if mask.size and int((mask + np.uint8(1)).max()) > len(self.classes):
             raise FaultyFile(_label_fault(file, mask, len(self.classes)))
@@ -125,11 +115,6 @@ def hold_out(images: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, Ima
     Return the remaining images and those held out, in the order of the data set. Which ones depends on their names and the
     seed alone, not on their order or folder.
     """
-    if not 1 <= count < len(images):
-        raise RequestError(
-            f"{count} of the {len(images)} images of {images.name} were to be held out; expected at least 1, and at "
-            "least 1 left to train on. Hold out another number, or add images."
-        )
     chosen = set(rank_by_hash([image.name for image, _ in images.pairs], seed)[:count])
     rest = tuple(pair for index, pair in enumerate(images.pairs) if index not in chosen)
     held_out = tuple(pair for index, pair in enumerate(images.pairs) if index in chosen)
@@ -218,6 +203,9 @@ class ResizedCopy:
         return open_copy, (self.source, self.side, self.file.parent)
 
 
+ImageSource = ImageFiles | ResizedCopy
+
+
 def open_copy(source: ImageFiles, side: int, directory: Path | str | None = None) -> ResizedCopy:
     """Open the copy of a data set with images of side × side pixels, whatever their shape; it is made if there is none yet.
 
@@ -225,10 +213,8 @@ def open_copy(source: ImageFiles, side: int, directory: Path | str | None = None
     `AUTOLOSS_CACHE` or the user's.
 
     Raises:
-        RequestError: The cache cannot be written, there are no images, or files are faulty; all are found, and twenty listed.
+        RequestError: The cache cannot be written, or files are faulty; all are found, and twenty listed.
     """
-    if not len(source):
-        raise RequestError(f"{source.name} holds no images; expected at least one.")
     cache = find_cache() if directory is None else Path(directory)
     file = cache / f"{fingerprint(source, side)}.npy"
     try:

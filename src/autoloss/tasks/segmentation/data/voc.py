@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files import Fault, FaultyFile, check_split, find_directory, find_root, read_names, report_decoding
+from autoloss.tasks.files import Fault, FaultyFile, find_directory, find_root, read_names, report_decoding
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 
 NAME = "VOC 2012"
@@ -21,7 +21,6 @@ CLASSES = (
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
 AUGMENTED = "train_aug"
-SPLITS = ("train", "val", "trainval", AUGMENTED)
 LISTS = "ImageSets/Segmentation"
 LAYOUT = """\
   VOCdevkit/VOC2012/JPEGImages/2007_000032.jpg, …
@@ -46,7 +45,6 @@ def load_voc(directory: Path | str, split: str) -> ImageFiles:
     needed = ("JPEGImages", "SegmentationClass", LISTS)
     roots = (place, place / "VOC2012", place / "VOCdevkit" / "VOC2012")
     root = find_root(roots, needed, NAME, LAYOUT)
-    check_split(split, SPLITS, NAME, root)
     stems = read_names(root / LISTS / f"{'train' if split == AUGMENTED else split}.txt", NAME)
     pairs = [(root / f"JPEGImages/{stem}.jpg", root / f"SegmentationClass/{stem}.png") for stem in stems]
     if split == AUGMENTED:
