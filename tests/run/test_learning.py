@@ -92,6 +92,13 @@ def test_trainings_without_a_score_are_not_ahead_of_anything():
         check_learning(ladder, floor_of(task()), task(), TaskReference("mine.py:task"), print)
 
 
+def test_a_metric_that_a_constant_prediction_maximises_is_called_so():
+    ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 1.0, (-0.08,)),), 2.0, "baseline/ce")
+    with pytest.raises(RunError, match="No prediction scores above that constant") as ended:
+        check_learning(ladder, Floor(-0.05, -1e-9, ideal=0.0), task(), TaskReference(None), print)
+    assert "train longer" not in str(ended.value)
+
+
 def test_a_short_training_that_is_ahead_is_enough():
     rungs = (Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5,)), Rung(Entrant("wce", "baseline/wce"), 0.5, (0.8,)))
     check_learning(Ladder(rungs, 2.0, "baseline/ce"), floor_of(task()), task(), TaskReference(None), print)

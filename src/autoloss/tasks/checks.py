@@ -240,13 +240,17 @@ def describe_unusable_samples(
         if rows_per_sample is None
         else f"Raise rows_per_sample, now {rows_per_sample}, so that each sample has enough rows of every class."
     )
-    reason = ""
+    reason, equal = "", [pair for pair in known if math.isclose(*pair, abs_tol=1e-9)]
     if not known:
-        reason = " It is NaN or infinite for each of them."
-    elif all(math.isclose(initial, best, abs_tol=1e-9) for initial, best in known):
         reason = (
-            f" It has the same value, {known[0][0]:.4g} for the first, for the network's prediction and for the target itself: it "
-            "needs to depend on the prediction, and the targets need to differ."
+            " It is NaN or infinite for each of them: if it takes a logarithm or a root of the prediction, end the network in "
+            "torch.nn.Softplus()."
+        )
+    elif len(equal) > len(known) / 2:
+        reason = (
+            f" It has the same value, {equal[0][0]:.4g} for the first, for the network's prediction and for the target itself: it "
+            "needs to depend on the prediction, the targets need to differ, and the target needs to serve as a prediction: one "
+            "column for each channel of the network and no others, such as numbers of groups."
         )
         advice = f"{advice} {GETS_PROBABILITIES}"
     return RequestError(

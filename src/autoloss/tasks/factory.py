@@ -6,12 +6,13 @@ class of options for each; names of the schedule `full` have the prefix `full_`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, Signature
 from typing import Any, final
 
-from autoloss.errors import unknown
+from autoloss.errors import RequestError, unknown
 from autoloss.options import list_types
 from autoloss.tasks.catalogue import find_entry
 from autoloss.tasks.files import Images, inspect_images, report_faults
@@ -81,13 +82,20 @@ class TaskFactory:
                 raise unknown(f"option of the task {self.name}", name, known)
         chosen = {**self.preset(options), **options}
         return [
-            _fill(values, {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)})
+            _fill(
+                values, {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}, prefix
+            )
             for prefix, values in self._list_classes()
         ]
 
 
-def _fill(values: Any, given: Mapping[str, Any]) -> Any:
+def _fill(values: Any, given: Mapping[str, Any], prefix: str) -> Any:
     """Return options with the given values that are their own or those of a group in them."""
     names = list_types(type(values))
-    groups = {name: _fill(getattr(values, name), given) for name in names if name in GROUPS}
-    return replace(values, **{name: given[name] for name in names if name in given}, **groups)
+    groups = {name: _fill(getattr(values, name), given, prefix) for name in names if name in GROUPS}
+    try:
+        return replace(values, **{name: given[name] for name in names if name in given}, **groups)
+    except RequestError as error:
+        # The classes of a group and of a schedule know neither prefix.
+        text = re.sub(rf"^({'|'.join(GROUPS)})\.", "", str(error))
+        raise RequestError(f"{prefix * (text.split()[0] in names)}{text}") from None

@@ -111,6 +111,21 @@ def test_columns_that_were_dropped_stay_in_the_advice_to_drop_more(file):
     assert read_csv(numbers, "y", "classification", drop=["a"]).used["b"].endswith("--set drop=a,b")
 
 
+def test_what_a_header_does_not_tell_apart_can_be_left_out(file):
+    rows = [f"{x},{x},{'ab'[x % 2]},{x % 7}" for x in range(20)]
+    for header, drop in ((",x,y,z", "column_1"), ("z,z,y,x", "z")):
+        path = file(header, *rows)
+        assert f"--set drop={drop}." in refused(path)
+        used = read_csv(path, "y", "classification", drop=(drop,)).used
+        assert drop not in used
+        assert "x" in used
+
+
+def test_long_numbers_are_told_apart_by_their_digits(file):
+    used = read_csv(file("id,y", *(f"{10**25 + x},{'ab'[x % 2]}" for x in range(60))), "y", "classification").used
+    assert used["id"].startswith("number, different in each row")
+
+
 def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
     rows = [f"{1000 + at},{at % 7},{at / 8},{'ab'[at % 2]}" for at in range(60)]
     used = read_csv(file("customer_id,age,size,y", *rows), "y", "classification").used
@@ -148,7 +163,7 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
         (["age,y"], "people.csv holds no rows after its header in line 1"),
         (["1,2,3", "4,5,6"], "people.csv, line 1: only numbers; expected a header"),
         (["x,x,y", "1,2,a"], "line 1, column 'x': the same name is used by columns 1 and 2"),
-        (["x,,y", "1,2,a"], "line 1: column 2 has no name"),
+        (["x,,y", "1,2,a"], "line 1, column 'column_2': the header gives it no name"),
         (["y", *"abab"], "no input column besides 'y'"),
         (["x,yy", "1,a"], "There is no column in people.csv named 'y'. Did you mean 'yy'? Known: x, yy."),
         (["x,y", "1,a", '2,"b', "3,c"], "people.csv, line 3: unexpected end of data"),

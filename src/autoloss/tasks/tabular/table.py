@@ -194,20 +194,24 @@ def read_columns(path: Path, targets: Sequence[str], *, drop: Sequence[str], mis
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
     inputs = {name: column for columns in encoded.values() for name, column in columns.items()}
-    used = {name: _describe_use(name, columns, drop) for name, columns in encoded.items()}
+    used = {name: _describe_use(name, columns, cells.columns[name], drop) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
     columns, lacking = np.array([*inputs.values()]).T, rows - len(cells.lines)
     return ColumnsRead(path.name, columns, tuple(inputs), found, cells.lines, used, lacking)
 
 
-def _describe_use(name: str, columns: Mapping[str, Sequence[float]], dropped: Sequence[str]) -> str:
-    if all(len(set(values)) == 1 for values in columns.values()):
+def _describe_use(
+    name: str, columns: Mapping[str, Sequence[float]], texts: Sequence[str], dropped: Sequence[str]
+) -> str:
+    # Numbers of many digits differ as texts only.
+    kinds = len(set(texts))
+    if kinds == 1:
         return "the same in each row"
     if name in columns:
-        whole = {value for value in columns[name] if value.is_integer()}
+        are_whole = all(value.is_integer() for value in columns[name])
         advice = f", different in each row; if it is an identifier: --set drop={','.join([*dropped, name])}"
-        return "number" + advice * (LEAST_IDENTIFIERS <= len(whole) == len(columns[name]))
+        return "number" + advice * (are_whole and LEAST_IDENTIFIERS <= kinds == len(texts))
     return "date" if f"{name}: day" in columns else f"{len(columns)} categories"
 
 
@@ -261,15 +265,18 @@ def _read_text(path: Path) -> str:
 
 
 def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
-    line, names = row
-    if all(parse_number(name) is not None for name in names):
+    line, given = row
+    if all(parse_number(name) is not None for name in given):
         raise RequestError(f"{path.name}, line {line}: only numbers; expected a header with the names of the columns.")
     first: dict[str, int] = {}
+    # One without a name, such as the index that pandas writes, has a name by which it can be left out.
+    names = [name or f"column_{index}" for index, name in enumerate(given, start=1)]
     for index, name in enumerate(names):
-        if not name:
-            faults.add(line, None, f"column {index + 1} has no name")
-        elif first.setdefault(name, index) != index:
-            faults.add(line, name, f"the same name is used by columns {first[name] + 1} and {index + 1}")
+        what = "" if given[index] else "the header gives it no name"
+        if first.setdefault(name, index) != index:
+            what = f"the same name is used by columns {first[name] + 1} and {index + 1}"
+        if what and name not in faults.dropped:
+            faults.add(line, name, what)
     return tuple(names)
 
 
