@@ -194,9 +194,15 @@ def test_what_does_not_fit_the_task_is_not_announced():
 
 def test_a_search_climbs_first_and_trains_its_candidates_by_what_it_learnt(tmp_path):
     quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
-    found = autoloss.search(task(), evaluations=3, workers=0, final=False, settings=quick, directory=tmp_path)
+    said = list[str]()
+    found = autoloss.search(
+        task(), evaluations=3, workers=0, final=False, settings=quick, directory=tmp_path, say=said.append
+    )
     assert found.ladder is not None
-    assert found.configuration.search.step_rule in ("one_norm", "adamw")
+    rule = found.configuration.search.step_rule
+    assert rule in ("one_norm", "adamw")
+    (told,) = [text for text in said if text.startswith("Candidates are trained with ")]
+    assert {"one_norm": "steps of one norm", "adamw": "AdamW"}[rule] in told
     assert found.recommendation is not None
     assert found.recommendation.origin == "standard"
     same = autoloss.open_run(tmp_path)

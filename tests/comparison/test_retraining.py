@@ -18,6 +18,7 @@ from autoloss.comparison.entrant import COMPARISON, VALIDATION, VALIDATION_SEEDS
 from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import Outcome, State
+from autoloss.report.take_home import export_loss
 from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
@@ -133,6 +134,11 @@ def test_each_loss_is_retrained_at_the_learning_rate_that_it_was_compared_at(com
             )
         assert row.scores == (expected.score,)
         assert row.outcomes[0].curve == expected.curve
+
+
+def test_an_export_tells_the_training_that_has_the_score_from_that_which_is_best(compared, run):
+    assert "proxy training: as the recipe says" in export_loss(compared, None, "python")
+    assert "proxy training" not in export_loss(run, None, "python").replace("score of the proxy training", "")
 
 
 def test_the_baselines_of_the_comparison_are_retrained_as_they_were_compared(compared, tmp_path):

@@ -51,11 +51,13 @@ def export_loss(
 
 
 def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
-    number, fidelity, searched = chosen.id, chosen.fidelity, found.configuration.search.learning_rate
+    number, fidelity = chosen.id, chosen.fidelity
     row = next((row for row in found.comparison if row.entrant.number == number), None)
     compared, also = (None, chosen.also) if row is None else (row.entrant, row.also)
     short, judged = "" if fidelity == 1 else f" {at_share(fidelity)}", found.judgement
-    way = find_learning_rate(found, Entrant(f"#{number}", chosen.formula))
+    plain = Entrant(f"#{number}", chosen.formula)
+    way = find_learning_rate(found, plain)
+    ways = [", ".join(one.list_changes()) for one in (plain.follow(found.configuration.search), way)]
     trained_with, step = describe_recipe(found.settings.recipe, way.step_rule, way.learning_rate, way.length)
     seeds = "" if judged.found is None else f" (test split, {len(judged.found.scores)} training seeds)"
     facts = {
@@ -63,6 +65,7 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         f"score of the proxy training{short}, valid split": figure(chosen.score),
+        "proxy training": (ways[0] or "as the recipe says") if ways[0] != ways[1] else "",
         **{
             name.replace("_", " "): write_counterpart(other)
             for name, other in find_promotions(found, number).items()
@@ -74,7 +77,6 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         "decide for yes from a probability of": f"{also[THRESHOLD]:.2g}" if THRESHOLD in also else "",
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
-        "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
         RECOMMENDED: _name_other(found, chosen),
         "judgement": judged.standing.value + seeds if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",

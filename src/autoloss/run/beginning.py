@@ -131,6 +131,8 @@ def prepare_search(
             evaluator, losses, known = follow_known_loss(evaluator, losses, resolution, drive)
         if not floor.is_beaten(known, noise=noise):
             check_learning(ladder, floor, evaluator.task, settings.task, say, resolution)
+        if changes := ", ".join(Entrant("", "").follow(evaluator.configuration.search).list_changes()):
+            say(f"Candidates are trained with {changes}.")
     evaluator = adapt(evaluator, say, tuned=ladder is not None)
     left = drive.forecast.tell(evaluator.configuration.evaluations, evaluator.configuration.search.rungs[0])
     if left is not None:
