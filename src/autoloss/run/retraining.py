@@ -115,7 +115,8 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    entrants, compared = [Entrant(f"#{loss.id}", loss.formula)], [row.entrant for row in found.comparison]
+    entrants = [Entrant(f"#{loss.id}", loss.formula)]
+    compared = [Entrant(**values) for values in found.settings.comparison.entrants]
     compared = [one for one in compared if one.baseline and against is None and learning_rate is None]
     if not compared:
         entrants += choose_baselines(against, loaded)

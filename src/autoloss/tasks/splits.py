@@ -28,6 +28,8 @@ FOLDS, FOLDS_OF_FEW, FEW_EXAMPLES = 5, 10, 200
 
 CHUNK = 2**20
 """Values of a column that are looked at together."""
+MOST_CHANNELS = 256
+"""Number of channels up to which each is looked at by itself: their sizes may differ."""
 
 
 class Columns(Dataset[Any]):
@@ -126,19 +128,27 @@ class Split:
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
 
     def fingerprint(self) -> list[float]:
-        """Return the root mean square of each input and target and a weighted mean of its values, if they are tensors.
+        """Return two numbers for each channel of the inputs and targets, if they are tensors: how large chance makes the second, and
+        a weighted mean of the values.
 
-        They hardly depend on how another processor rounds, as a digest would.
+        A digest would depend on how a processor rounds; these hardly do.
         """
         found: list[float] = []
         for column in list_tensors(self.whole() or ()):
-            squares, weighted, first = 0.0, 0.0, 0
-            for part in column.detach().cpu().flatten().split(CHUNK):
-                values = part.double()
-                squares += float(values.square().sum())
-                weighted += float(values @ torch.arange(first, first + len(part)).double().cos())
-                first += len(part)
-            found += [math.sqrt(squares / max(1, first)), weighted / max(1, first)]
+            values = torch.view_as_real(column) if column.is_complex() else column
+            channels = values.shape[1] if values.ndim > 1 and values.shape[1] <= MOST_CHANNELS else 1
+            rows = values.detach().reshape(len(values), channels, -1)
+            squares, weighted, seen = torch.zeros(2, channels).double().unbind() + (0,)
+            for part in rows.split(max(1, CHUNK // max(1, rows[0].numel()))):
+                known = part.cpu().double()
+                weights = _scatter(seen, known[:, 0].numel()).reshape(len(part), 1, -1)
+                squares, weighted = (
+                    squares + known.square().sum(dim=(0, 2)),
+                    weighted + (known * weights).sum(dim=(0, 2)),
+                )
+                seen += weights.numel()
+            count = max(1, seen)
+            found += torch.stack([squares.sqrt() / count, weighted / count], dim=1).flatten().tolist()
         return found
 
     def check_repeats(self) -> None:
@@ -189,6 +199,13 @@ class Split:
         part = copy.copy(self)
         part.name, part.indices = name, self.indices[torch.as_tensor(rows)]
         return part
+
+
+def _scatter(first: int, count: int) -> Tensor:
+    """Return numbers in [-1, 1) that depend on the positions from `first` on without any order, as those of a generator do."""
+    mixed = torch.arange(first, first + count) * 0x1E3779B97F4A7C15
+    mixed = (mixed ^ (mixed >> 32)) * 0x3F58476D1CE4E5B9
+    return (mixed >> 40).double() / 2**23
 
 
 def read_splits(
