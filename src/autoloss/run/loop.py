@@ -210,7 +210,8 @@ def count_finale(
         before = done if before is None else before
         seconds = time.monotonic() - began
         left = forecast.tell_trainings(expected - done, done - before, seconds)
-        observe(Finale(done, expected, seconds, left, what))
+        if expected:
+            observe(Finale(done, expected, seconds, left, what))
 
     return count
 

@@ -165,7 +165,7 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
     found += [
         f"the {split} data differ"
         for split, before in settings.fingerprints.items()
-        if split in prints and not _have_one_print(before, prints[split])
+        if before and (now := prints.get(split)) and not _have_one_print(before, now)
     ]
     with suppress(*FAILURES):
         for split, before, now in (

@@ -199,7 +199,7 @@ def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapp
         yield f"is of image {quote(annotation.get('image_id'))}, which is not listed", "an image of the file"
     category = annotation.get("category_id")
     if not isinstance(category, int | str) or category not in labels:
-        yield f"has the category {quote(category)}", f"one of the {len(labels)} of the training data"
+        yield f"has the category {quote(category)}", f"one of the {len(labels)} classes"
     if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
