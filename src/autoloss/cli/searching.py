@@ -76,6 +76,7 @@ def resume(
     context: typer.Context,
     directory: arguments.Directory,
     evaluations: Annotated[str | None, typer.Option(help="A new budget, or +N for N more trainings.")] = None,
+    data: Annotated[str | None, typer.Option(help="Where the data set is now, if it has moved.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Number of worker processes; that of the run if omitted.")
     ] = None,

@@ -12,7 +12,7 @@ NOTHING_TO_LEARN = (
     "Combine it with another."
 )
 ROUNDING = 1e-6
-"""A score that is behind the ideal one by less has reached it."""
+"""A score that is behind the ideal one by no more of the way from the untrained network to it has reached it."""
 NEAR = 0.01
 """A score that is behind that of a constant prediction by no more of the way from the untrained network to it is of a constant."""
 
@@ -42,10 +42,13 @@ class Floor:
     def is_ideal(self) -> bool:
         """True if a constant prediction scores as high as the targets themselves.
 
-        >>> Floor(-0.3, -1e-9, ideal=0.0).is_ideal, Floor(0.1, 0.5, ideal=1.0).is_ideal
+        >>> Floor(-0.3, -1e-9, ideal=0.0).is_ideal, Floor(-2e-8, -1e-8, ideal=0.0).is_ideal
         (True, False)
         """
-        return self.constant is not None and self.ideal is not None and self.constant >= self.ideal - ROUNDING
+        if self.constant is None or self.ideal is None:
+            return False
+        way = 0.0 if self.untrained is None else self.ideal - self.untrained
+        return self.ideal - self.constant <= ROUNDING * way
 
     def is_beaten(self, score: float | None, noise: float = 0.0) -> bool:
         """Return True if a network with this score has learned something from its inputs, or where there is no floor.

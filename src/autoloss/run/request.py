@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,6 +194,12 @@ def restore_request(
         RunError: The file of samples is missing or damaged.
     """
     check_trust(settings, directory, trust, task=task is None)
+    place = Path(str(settings.task.options.get("data", "")))
+    if task is None and place.is_absolute() and not place.exists():
+        raise RequestError(
+            f"The data of the run in {directory} are not at {place} any more. If they have moved: "
+            f"autoloss resume {shlex.quote(str(directory))} --data PATH"
+        )
     loaded = load_task(settings.task, task)
     forms = (
         {name: form.leave_out_samples() for name, form in branches.items()}

@@ -174,6 +174,7 @@ def resume(
     task: Task | None = None,
     *,
     evaluations: int | None = None,
+    data: str | None = None,
     workers: Natural | Machines | None = None,
     ray: str | None = None,
     operators: Sequence[Operator] = (),
@@ -189,6 +190,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
+        data: Where the data of a task by name are now, if they have moved.
         workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
         operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
         trust: Run the files that the run names although another user, or another machine, started it.
@@ -212,7 +214,8 @@ def resume(
     Store(path).close()
     with _own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
-        request = restore_request(settings, path, task, operators, trust)
+        moved = settings.task if data is None else settings.task.with_data(data)
+        request = restore_request(replace(settings, task=moved), path, task, operators, trust)
         budget = settings.configuration.evaluations
         if evaluations is not None and evaluations < budget:
             raise RequestError(
@@ -223,7 +226,7 @@ def resume(
         memory = recall(configuration.search, settings.branches, request.operators)
         check_proposer(configuration, proposer, archive)
         count = None if workers is None else machines.workers
-        given = {"configuration": configuration, "workers": count, "final": final}
+        given = {"configuration": configuration, "workers": count, "final": final, "task": moved}
         changed = {name: value for name, value in given.items() if value not in (None, getattr(settings, name))}
         for name, value in changed.items():
             store.change_setting(name, value)

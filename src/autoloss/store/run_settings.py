@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from autoloss.errors import RequestError
 from autoloss.files import parse_json
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
@@ -28,6 +30,12 @@ class TaskReference:
     name: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
+
+    def with_data(self, place: str) -> TaskReference:
+        """Return a reference to the task with its data in another place."""
+        if "data" not in self.options:
+            raise RequestError("The task of this run has no option data; leave data out.")
+        return replace(self, options={**self.options, "data": os.path.abspath(place)})
 
     def to_arguments(self) -> list[str]:
         """Return the arguments of a command that name the task with its options, the name first.

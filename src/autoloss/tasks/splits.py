@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -128,8 +127,7 @@ class Split:
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
 
     def fingerprint(self) -> list[float]:
-        """Return two numbers for each channel of the inputs and targets, if they are tensors: how large chance makes the second, and
-        a weighted mean of the values.
+        """Return a weighted mean of each channel of the inputs and targets after how large chance makes it, if they are tensors.
 
         A digest would depend on how a processor rounds; these hardly do.
         """
@@ -138,7 +136,7 @@ class Split:
             values = torch.view_as_real(column) if column.is_complex() else column
             channels = values.shape[1] if values.ndim > 1 and values.shape[1] <= MOST_CHANNELS else 1
             rows = values.detach().reshape(len(values), channels, -1)
-            squares, weighted, seen = torch.zeros(2, channels).double().unbind() + (0,)
+            squares, weighted, seen = torch.zeros(channels).double(), torch.zeros(channels).double(), 0
             for part in rows.split(max(1, CHUNK // max(1, rows[0].numel()))):
                 known = part.cpu().double()
                 weights = _scatter(seen, known[:, 0].numel()).reshape(len(part), 1, -1)

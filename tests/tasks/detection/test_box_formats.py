@@ -79,9 +79,7 @@ def test_a_class_has_one_number_in_all_splits_whatever_their_files_list(tmp_path
     assert valid.classes == train.classes
     assert valid[0][1]["labels"].tolist() == [2]
     values["annotations"].append(annotation(200, 7, 30, [2, 3, 10, 12]))
-    with pytest.raises(
-        RequestError, match="annotation 200 has the category 30; expected one of the 2 classes"
-    ):
+    with pytest.raises(RequestError, match="annotation 200 has the category 30; expected one of the 2 classes"):
         read()
     values["annotations"].pop()
     values["categories"][0]["name"] = "cat"
