@@ -56,6 +56,9 @@ class Everything(TwoHeadsTask):
     def choices(self) -> tuple[str, ...]:
         return ("a choice",)
 
+    def fingerprints(self) -> dict[str, list[float]]:
+        return {"test": [0.5, 0.25]}
+
     def diagnose(self) -> tuple[str, ...]:
         return ("a doubt",)
 
@@ -86,6 +89,7 @@ def test_every_member_of_task_is_forwarded():
         "choices",
         "constant_score",
         "diagnose",
+        "fingerprints",
         "measuring",
         "lengthen",
     }
@@ -112,6 +116,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.constant_score() == 0.125
     assert wrapper.choices() == ("a choice",)
     assert wrapper.diagnose() == ("a doubt",)
+    assert wrapper.fingerprints() == {"test": [0.5, 0.25]}
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
     longer = wrapper.lengthen(2)
     assert (longer.schedules, longer.branches.keys()) == (("2 times",), wrapper.branches.keys())
