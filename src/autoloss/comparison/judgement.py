@@ -69,8 +69,7 @@ class Judgement:
     @property
     def can_seeds_tell(self) -> bool:
         """True if more training seeds may tell the losses apart; otherwise only more test data can."""
-        resolution = None if self.paired is None else self.paired.resolution
-        return self.paired is None or resolution is None or abs(self.paired.value) > resolution
+        return self.paired is None or self.paired.can_seeds_tell
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -100,6 +100,11 @@ class Estimate:
         error = self.examples_error
         return None if error is None else find_quantile(LEVEL, self.examples_freedom) * error
 
+    @property
+    def can_seeds_tell(self) -> bool:
+        """True if more training seeds may tell the value from 0; otherwise only more examples can."""
+        return self.resolution is None or abs(self.value) > self.resolution
+
 
 def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | None] = ()) -> Estimate:
     """Estimate the noise of a mean.

@@ -106,7 +106,7 @@ def _draw_scores(
 ) -> Chart:
     """Draw scores as dots below other layers, with a note on the number of scores below the axis."""
     below = sum(score < y.low for _, score in points)
-    note = f"{counted(below)} scores below {y.low:.2g} are drawn at the lower edge." if below else ""
+    note = f"Scores below {y.low:.2g}, {counted(below)} of them, are drawn at the lower edge." if below else ""
     return Chart(title, description, x, y, (Layer("dots", dots(points, x, y), 4, name), *layers), note)
 
 
