@@ -167,7 +167,7 @@ def compare(
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
     trust: bool = False,
-    say: Callable[[str], None] = ignore,
+    say: Callable[[str], None] | None = None,
     observe: Observe = ignore,
 ) -> Rows:
     """Compare the best losses of a run with the baselines on the test split.
@@ -214,16 +214,16 @@ def compare(
         request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
-        evaluator = prepare(request)
-        note_changes(evaluator, found.settings, store, len(found.reader.settled), say)
+        evaluator, tell = prepare(request), say or ignore
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
         with _start_record(evaluator, workers, observe, "comparing", store) as record:
             settings, every = request.configuration, baselines == "all"
             rows = compare_with_baselines(
-                best, evaluator.task, settings, seeds, store, record, every=every, ladder=found.ladder, say=say
+                best, evaluator.task, settings, seeds, store, record, every=every, ladder=found.ladder, say=tell
             )
         judged_by = store.settings().comparison.seeds
         if judged_by > seeds:
-            say(f"The verdict is still that of the comparison over {judged_by} training seeds, not of this one.")
+            tell(f"The verdict is still that of the comparison over {judged_by} training seeds, not of this one.")
         return rows
 
 
@@ -238,7 +238,7 @@ def explain(
     workers: Natural = 2,
     operators: Sequence[Operator] = (),
     trust: bool = False,
-    say: Callable[[str], None] = ignore,
+    say: Callable[[str], None] | None = None,
     observe: Observe = ignore,
 ) -> Explanation:
     """Explain why a loss of a run is ahead of the standard loss.
@@ -278,10 +278,10 @@ def explain(
         found = open_run(path)
         chosen = found.choose(number)
         evaluator = prepare(restore_request(found.settings, path, task, operators, trust))
-        entrant = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula))
-        note_changes(evaluator, found.settings, store, len(found.reader.settled), say)
+        entrant, tell = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula)), say or ignore
+        note_changes(evaluator, found.settings, store, len(found.reader.settled), tell)
         with _start_record(evaluator, workers, observe, "explaining", store) as record:
-            explanation, plan = explain_loss(entrant, evaluator, seeds, record, say)
+            explanation, plan = explain_loss(entrant, evaluator, seeds, record, tell)
         store.change_setting("explanation", asdict(plan))
         return explanation
 
