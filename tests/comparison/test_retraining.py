@@ -152,6 +152,8 @@ def test_the_baselines_of_the_comparison_are_retrained_as_they_were_compared(com
                     store.add_training(job.loss, job.training, outcome)
     usual = retrain(compared, task=small_task(), out=tmp_path / "usual", training_seeds=1)
     assert {row.entrant for row in usual.rows} == set(entrants)
+    rate = retrain(compared, task=small_task(), out=tmp_path / "rate", training_seeds=1, learning_rate=2.0)
+    assert {row.entrant.learning_rate for row in rate.rows} == {2.0}
     named = retrain(compared, task=small_task(), out=tmp_path / "named", training_seeds=1, against=["ce"])
     assert {row.entrant for row in named.rows} == set(entrants[:2])
 

@@ -239,9 +239,10 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     """Recommend a loss, by a comparison over the same training seeds.
 
     Of the standard loss at its best learning rate, its recipe as given, the best of the ladder and the known losses, it is the best
-    on the valid and the test split together; of equal ones the standard loss at its best rate. One that is clearly behind on the
-    test split, on other examples of it too, is none. The loss found takes its place only where the verdict is that it beats the
-    best of these on the test split, which did not choose it: what is new needs more evidence than what others have used.
+    on the valid and the test split together; of equal ones the standard loss at its best rate. Those that are significantly behind
+    the best on the test split, the noise of its examples counted, are left out. The loss found takes its place only where the
+    verdict is that it beats the best of these on the test split, which did not choose it: what is new needs more evidence than
+    what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -270,8 +271,7 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     together = max(known, key=lambda row: _weigh_lead(row, first).value)
     # Where the splits contradict each other by more than other examples would change, the held-out one counts.
     best = sort_by_mean(known)[0]
-    behind = [row for row in known if row is not best and _is_sure(lead := _subtract(best, row)) and lead.examples]
-    near = [row for row in known if row not in behind]
+    near = [row for row in known if not _is_behind(row, best)]
     chosen = max(near, key=lambda row: _weigh_lead(row, first).value)
     plain = [row for row in near if row in own and row.entrant.loss == standard]
     if chosen not in plain:
@@ -281,8 +281,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     if together not in near:
         reason = (
-            f"{together.entrant.label} is the best on valid and test data together, and clearly behind on the test data: the two "
-            "splits differ."
+            f"{together.entrant.label} is the best on valid and test data together, but significantly behind {best.entrant.label} "
+            "on the test data: the two splits differ. Of the others nothing is ahead of it."
         )
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     # One whose lead decided nothing is not named as ahead.
@@ -323,6 +323,12 @@ def _subtract(row: Row, than: Row) -> Estimate:
     found = compare_paired(row.score, than.score)
     assert found is not None, "only rows with a mean are compared"
     return found
+
+
+def _is_behind(row: Row, best: Row) -> bool:
+    """Return True if a row is significantly behind the best one, and would be on other examples of the split."""
+    lead = _subtract(best, row)
+    return row is not best and lead.examples is not None and _is_sure(lead)
 
 
 def _is_sure(lead: Estimate) -> bool:

@@ -267,9 +267,13 @@ def _are_same(stored: Sequence[Sample], drawn: Sequence[Sample]) -> bool:
 
 def _have_one_print(before: Sequence[float], now: Sequence[float]) -> bool:
     """Return True if the sizes and means of all channels differ by rounding alone."""
-    sizes = [size for size in before[::2] for _ in range(2)]
-    pairs = zip(before, now, sizes, strict=False)
-    return len(before) == len(now) and all(abs(one - other) <= ROUNDING * size for one, other, size in pairs)
+    if len(before) != len(now):
+        return False
+    sizes = zip(before[::2], now[::2], strict=True)
+    means = zip(before[::2], before[1::2], now[1::2], strict=True)
+    return all(abs(one - other) <= ROUNDING * one for one, other in sizes) and all(
+        abs(one - other) <= ROUNDING * size for size, one, other in means
+    )
 
 
 def _are_close(before: Tensor, now: Tensor) -> bool:
