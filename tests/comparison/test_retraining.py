@@ -150,8 +150,12 @@ def test_the_baselines_of_the_comparison_are_retrained_as_they_were_compared(com
                 for rank, one in enumerate(entrants):
                     job, outcome = one.job(seed, split), Outcome(state=State.SCORED, score=gain * rank)
                     store.add_training(job.loss, job.training, outcome)
+        # A known loss that the search had as a candidate, and another loss that it found.
+        further = [Entrant("#98 Dice", "baseline/dice", known=True), Entrant("#99", "neg(p)")]
+        listed = [asdict(one) for one in (*entrants, *further)]
+        store.change_setting("comparison", Comparison(2, listed))
     usual = retrain(compared, task=small_task(), out=tmp_path / "usual", training_seeds=1)
-    assert {row.entrant for row in usual.rows} == set(entrants)
+    assert {row.entrant for row in usual.rows} == {*entrants, further[0]}
     rate = retrain(compared, task=small_task(), out=tmp_path / "rate", training_seeds=1, learning_rate=2.0)
     assert {row.entrant.learning_rate for row in rate.rows} == {2.0}
     named = retrain(compared, task=small_task(), out=tmp_path / "named", training_seeds=1, against=["ce"])

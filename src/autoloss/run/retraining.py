@@ -115,9 +115,10 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    entrants = [Entrant(f"#{loss.id}", loss.formula)]
-    compared = [Entrant(**values) for values in found.settings.comparison.entrants]
-    compared = [one for one in compared if one.baseline and against is None and learning_rate is None]
+    entrants, compared = [Entrant(f"#{loss.id}", loss.formula)], list[Entrant]()
+    if against is None and learning_rate is None:
+        others = [Entrant(**values) for values in found.settings.comparison.entrants]
+        compared = [one for one in others if (one.baseline or one.known) and one.number != loss.id]
     if not compared:
         entrants += choose_baselines(against, loaded)
     entrants = [*_choose_learning_rates(entrants, found, learning_rate, retrainer.say), *compared]
