@@ -251,8 +251,7 @@ class RejectionBatch:
     Args:
         kind: Value of the `Kind` by which the branch is made.
         parent: Text of the parent's tree, or None for a candidate drawn from nothing.
-        known: The latest verdicts that the driver knows, as `pack_verdict` writes them; they are not simulated again.
-        known_before: Number of bytes of older ones, which were sent with earlier batches.
+        known: Key → whether the losses with it pass, of the latest verdicts that the driver knows; they are not simulated again.
         passes: n, the number of passing attempts after which the rest is not tested.
     """
 
@@ -262,8 +261,7 @@ class RejectionBatch:
     parent: str | None
     first: int
     count: int
-    known: bytes = b""
-    known_before: int = 0
+    known: Mapping[bytes, bool] = field(default_factory=dict[bytes, bool])
     passes: int = 1
 
 

@@ -252,7 +252,7 @@ def _go_on(
         evaluator, settings = prepare_search(evaluator, settings, start, drive)
     history = History(evaluator.task.branches, evaluator.configuration, make(evaluator.configuration))
     history.restore(drive.store.candidates(), drive.store.search_trainings())
-    evaluator.learn({branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in history.verdicts.items()})
+    evaluator.learn(history.verdicts)
     if history.candidates and (history.end is None or (settings.final and not _is_compared(drive.store))):
         note_changes(evaluator, settings, drive.store, len(history.candidates), drive.say)
     return _drive(evaluator, settings, history, drive)
