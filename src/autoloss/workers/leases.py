@@ -65,10 +65,6 @@ class Supervisor:
         outcomes = self._workers.wait(HEARTBEAT_SECONDS)
         return Heartbeat(build(), cloudpickle.dumps(outcomes[0]) if outcomes else b"")
 
-    def close(self) -> None:
-        """End the process."""
-        self._workers.close()
-
 
 class Cluster(ABC):
     """Starts supervisors on its nodes, and carries requests to them and heartbeats back. No method blocks but `wait`."""
