@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
+import psutil
+
 from autoloss.settings import Configuration
 from autoloss.workers.injection import FAULTS, HANGING, Fault, FaultyFunction
 from autoloss.workers.messages import Finished, Lost
@@ -49,7 +51,7 @@ def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
         for trial in range(trials):
             workers.submit(2 * trial, (-trial, None), deadline_seconds=60)
             reused = isinstance(workers.wait(None)[0], Finished)
-            (group,) = workers.groups
+            (group,) = _list_workers()
             with _moment_of_fault(kind, group) as moment:
                 fault = Fault(kind, late=False, memory_bytes=2 * LIMIT_BYTES)
                 limit = LIMIT_SECONDS if kind in HANGING else 60.0
@@ -99,6 +101,11 @@ def _lives(group: int) -> bool:
     return False
 
 
+def _list_workers() -> list[int]:
+    """Return the process ids of this process's workers, each of which is a child of its reaper."""
+    return [worker.pid for reaper in psutil.Process().children() for worker in reaper.children()]
+
+
 def killed_every_twenty(sizes: Namespace) -> list[dict[str, Any]]:
     """1,000 short evaluations with a worker killed every 20 on average."""
     evaluations = sizes.killed_evaluations
@@ -108,8 +115,8 @@ def killed_every_twenty(sizes: Namespace) -> list[dict[str, Any]]:
     def kill(workers: Workers, done: int) -> None:
         nonlocal due, kills
         assert isinstance(workers, ProcessWorkers)
-        if done >= due and workers.groups:
-            os.kill(rng.choice(workers.groups), signal.SIGKILL)
+        if done >= due and (running := _list_workers()):
+            os.kill(rng.choice(running), signal.SIGKILL)
             kills += 1
             due += rng.expovariate(1 / BETWEEN_KILLS)
 

@@ -55,8 +55,8 @@ class LosingCluster(Cluster):
             return Lost(START, "node", "lost", 0.0)
         if request is None:
             return Heartbeat(build())
-        payload = cloudpickle.loads(request.payload)
-        return Heartbeat(build(), cloudpickle.dumps(run_job(self._function, request.job, payload)))
+        job, payload, _ = request
+        return Heartbeat(build(), cloudpickle.dumps(run_job(self._function, job, cloudpickle.loads(payload))))
 
     def end(self, supervisor: object) -> None: ...
 
@@ -72,7 +72,7 @@ def nodes_lost(folder: Path) -> Row:
 
     def start(perform: JobFunction) -> LeasedWorkers:
         # Nobody waits for another node to start.
-        return LeasedWorkers(LosingCluster(perform), 1, lease_seconds=1e9, clock=lambda: float(next(clock)))
+        return LeasedWorkers(LosingCluster(perform), 1, clock=lambda: float(next(clock)))
 
     return beside.beside_clean("nodes lost", 5, start)
 

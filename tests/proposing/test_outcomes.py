@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -29,15 +28,6 @@ def test_one_training_is_its_own_outcome_without_a_deviation():
     one = scored(0.5)
     assert Outcome.pool([one]) is one
     assert (one.deviation, one.count) == (None, 1)
-
-
-def test_what_is_pooled_may_be_pooled_already():
-    rng = Random(0)
-    outcomes = [scored(rng.random(), depth=rng.random()) for _ in range(7)]
-    whole, parts = Outcome.pool(outcomes), Outcome.pool([Outcome.pool(outcomes[:3]), Outcome.pool(outcomes[3:])])
-    assert parts.count == whole.count == 7
-    assert (parts.score, parts.deviation) == (pytest.approx(whole.score), pytest.approx(whole.deviation))
-    assert parts.also_deviation == pytest.approx(whole.also_deviation)
 
 
 def test_a_metric_that_one_training_lacks_is_left_out():

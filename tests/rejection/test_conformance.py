@@ -14,7 +14,6 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
-from autoloss.proposing.equivalence import pack_verdict
 from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.records import Attempt, RejectionBatch
 from autoloss.rejection.compiled.engine import CompiledEngine
@@ -194,7 +193,7 @@ def test_a_batch_of_rejection_tests_equals_one_at_a_time(maker: str):
     assert together.test(0, []) == []
     known = [one.key for one in found if one.simulated][:2]
     for tester in (together, alone):
-        tester.learn(b"".join(pack_verdict(key, passed=True) for key in known), 0)
+        tester.learn(dict.fromkeys(known, True))
         tester._tested.clear()
     assert (again := together.test(4, trees)) == results(alone, trees)
     assert [one.key in known for one in found if one.key] == [not one.simulated for one in again if one.key]

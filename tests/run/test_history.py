@@ -12,7 +12,6 @@ import pytest
 import autoloss
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing import machine
-from autoloss.proposing.equivalence import pack_verdict, unpack_verdicts
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Origin, RejectionBatch, State
 from autoloss.run.results import Search, open_run
@@ -126,15 +125,12 @@ def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeyp
 
 def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
     tested = Evaluator(TASK, TASK.samples(2, 0), Configuration().changed(SETTINGS)).get_tester("main")
-    keys = [bytes([number] * 8) for number in range(6)]
-    told = [pack_verdict(key, number % 2 == 0) for number, key in enumerate(keys)]
-    tested.learn(b"".join(told[:2]), 0)
-    tested.learn(b"".join(told[1:3]), 9)
-    assert tested._known == unpack_verdicts(b"".join(told[:3]))
-    tested.learn(b"".join(told[4:6]), 36)
-    assert tested._known.keys() == {*keys[:3], *keys[4:6]}
-    tested.learn(b"".join(told[2:4]), 18)
-    assert tested._known.keys() == {*keys[:3], *keys[4:6]}
+    told = [(bytes([number] * 8), number % 2 == 0) for number in range(6)]
+    tested.learn(dict(told[:2]))
+    tested.learn(dict(told[1:3]))
+    assert tested._known == dict(told[:3])
+    tested.learn(dict(told[4:6]))
+    assert tested._known == dict([*told[:3], *told[4:6]])
 
 
 def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known():
@@ -147,7 +143,7 @@ def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known(
     ]
     alone = tester.test(0, trees)
     assert {bool(attempt.reason) for attempt in alone} == {True, False}
-    informed.learn(b"".join(pack_verdict(attempt.key, True) for attempt in alone), 0)
+    informed.learn({attempt.key: True for attempt in alone})
     for attempt, known in zip(alone, informed.test(0, trees), strict=True):
         assert attempt.simulated
         assert not known.simulated
@@ -159,11 +155,10 @@ def test_a_batch_ends_at_a_loss_whose_key_is_known_to_pass():
     evaluator = Evaluator(TASK, TASK.samples(2, 0), Configuration().changed(SETTINGS))
     asked = partial(RejectionBatch, 0, "main", "fresh", None, 0, 400, passes=1)
     alone = evaluator.test(asked())
-    known = pack_verdict(alone[-1].key, True)
-    again = evaluator.test(asked(known=known))
+    again = evaluator.test(asked(known={alone[-1].key: True}))
     assert [attempt.key for attempt in again] == [attempt.key for attempt in alone]
     rejected = evaluator.changed(Configuration().changed({**SETTINGS, "evolution.lag": 5}))
-    assert len(rejected.test(asked(known=pack_verdict(alone[-1].key, False)))) > len(alone)
+    assert len(rejected.test(asked(known={alone[-1].key: False}))) > len(alone)
 
 
 def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 
 from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
-from autoloss.workers.pool import JobFunction, Workers
+from autoloss.workers.pool import JobFunction, ProcessWorkers, Workers
 
 # What `file.py:name` does with a user's module: the workers cannot import it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -27,6 +27,19 @@ def outcomes_of(workers: Workers, payloads: list[Any], deadline_seconds: float =
             next_job += 1
         outcomes += workers.wait(None)
     return sorted(outcomes, key=lambda outcome: outcome.job)
+
+
+def list_groups(workers: ProcessWorkers) -> tuple[int, ...]:
+    """Return the process groups of the workers that run now; each is its worker's process id as well."""
+    found = []
+    for worker in filter(None, [slot.worker for slot in workers._slots]):
+        # One that has just started says its number in a moment.
+        end = time.monotonic() + 2
+        while worker._worker is None and not worker.hung_up and time.monotonic() < end:
+            time.sleep(0.001)
+            worker._receive()
+        found.append(worker._worker or worker.reaper)
+    return tuple(found)
 
 
 def each_of_200_jobs_comes_back_exactly_once(start: Start) -> None:

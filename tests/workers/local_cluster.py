@@ -31,7 +31,7 @@ class LocalCluster(Cluster):
 
     def end(self, supervisor: Supervisor) -> None:
         self._calls = {call: asked for call, asked in self._calls.items() if asked[0] is not supervisor}
-        supervisor.close()
+        supervisor._workers.close()
 
     def close(self) -> None:
         self._calls.clear()

@@ -19,6 +19,8 @@ from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.queue import STARTS, TRIES
 
+from .conformance import list_groups
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
@@ -86,7 +88,7 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
         for _ in range(TRIES + 1):
-            os.kill(workers.groups[0], signal.SIGKILL)
+            os.kill(list_groups(workers)[0], signal.SIGKILL)
             assert dispatcher.wait(None) == []
         ((_, result, _),) = dispatcher.wait(None)
     assert result.state is State.SCORED
@@ -100,7 +102,7 @@ def test_workers_that_never_start_are_given_up():
         dispatcher.submit(Train("y", Training(seed=0)))
         found: list[CompletedJob] = []
         while not found:
-            os.kill(workers.groups[0], signal.SIGKILL)
+            os.kill(list_groups(workers)[0], signal.SIGKILL)
             found = dispatcher.wait(None)
     assert found[0][1].state is State.FAILED
     assert dispatcher.queue.losses == {"killed": STARTS + TRIES - 1}

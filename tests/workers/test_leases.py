@@ -8,11 +8,17 @@ from typing import Any
 
 import cloudpickle
 
-from autoloss.workers.leases import LISTENING_SECONDS, START_SECONDS, Cluster, Heartbeat, LeasedWorkers, Request, build
+from autoloss.workers.leases import (
+    LEASE_SECONDS,
+    LISTENING_SECONDS,
+    START_SECONDS,
+    Cluster,
+    Heartbeat,
+    LeasedWorkers,
+    Request,
+    build,
+)
 from autoloss.workers.messages import START, Finished, Lost, Raised
-
-LEASE_SECONDS = 3.0
-
 
 Answer = Heartbeat | Lost | Raised
 
@@ -83,7 +89,7 @@ class Play:
 
     def __init__(self, slots: int) -> None:
         self.clock, self.cluster = Clock(), ScriptedCluster()
-        self.workers = LeasedWorkers(self.cluster, slots, lease_seconds=LEASE_SECONDS, clock=self.clock)
+        self.workers = LeasedWorkers(self.cluster, slots, clock=self.clock)
         self.look()
         for supervisor in range(slots):
             self.cluster.answer(supervisor, beat())
@@ -186,7 +192,7 @@ def test_jobs_wait_for_any_supervisor():
 
 def test_a_supervisor_that_has_never_answered_has_no_job_and_no_lease():
     cluster, clock = ScriptedCluster(), Clock()
-    workers = LeasedWorkers(cluster, 1, lease_seconds=LEASE_SECONDS, clock=clock)
+    workers = LeasedWorkers(cluster, 1, clock=clock)
     workers.submit(1, "work", deadline_seconds=60)
     for _ in range(20):
         clock.now += 1
@@ -197,7 +203,7 @@ def test_a_supervisor_that_has_never_answered_has_no_job_and_no_lease():
 
 def test_a_cluster_without_room_ends_the_run_with_what_was_asked():
     cluster, clock = ScriptedCluster(), Clock()
-    workers = LeasedWorkers(cluster, 1, lease_seconds=LEASE_SECONDS, clock=clock)
+    workers = LeasedWorkers(cluster, 1, clock=clock)
     workers.submit(1, "work", deadline_seconds=60)
     clock.now += START_SECONDS + 1
     (raised,) = workers.wait(0.0)

@@ -21,7 +21,7 @@ from autoloss.workers.messages import Finished, Lost, Raised
 from autoloss.workers.pool import ProcessWorkers, hold_interrupts
 from autoloss.workers.process import WorkerProcess
 
-from .conformance import outcomes_of
+from .conformance import list_groups, outcomes_of
 
 # What `file.py:name` does with a user's module: the workers cannot import it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -61,7 +61,7 @@ def test_time_in_which_the_whole_machine_stood_still_does_not_count(monkeypatch:
     with ProcessWorkers(compute, 1) as workers:
         assert [outcome.value for outcome in outcomes_of(workers, [0.0])] == ["done"]
         workers.submit(1, 0.5, deadline_seconds=4)
-        (group,) = workers.groups
+        (group,) = list_groups(workers)
         # Nobody looks meanwhile: driver and worker are suspended.
         os.killpg(group, signal.SIGSTOP)
         time.sleep(5)
@@ -197,7 +197,7 @@ def test_a_users_file_does_not_replace_the_standard_library(entry, tmp_path: Pat
 
 def test_a_worker_leads_a_session_of_its_own_where_no_terminal_reaches_it():
     with ProcessWorkers(os.getsid, 1) as workers:
-        assert outcomes_of(workers, [0])[0].value == workers.groups[0] != os.getsid(0)
+        assert outcomes_of(workers, [0])[0].value == list_groups(workers)[0] != os.getsid(0)
 
 
 def test_waiting_costs_nothing_even_when_user_code_closes_its_output():

@@ -18,6 +18,8 @@ from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, loop_in_python, stop
 
+from .conformance import list_groups
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 GRACE_SECONDS = 2.0
@@ -136,7 +138,7 @@ def test_a_fault_costs_one_attempt_and_the_slot_goes_on(fault: str):
     with ProcessWorkers(run, 1, memory_limit_bytes=256 << 20) as workers:
         workers.submit(1, None, deadline_seconds=20)
         assert isinstance(workers.wait(None)[0], Finished)
-        groups = workers.groups
+        groups = list_groups(workers)
         start = time.monotonic()
         workers.submit(2, payload, deadline_seconds=limit)
         (lost,) = workers.wait(None)
@@ -147,7 +149,7 @@ def test_a_fault_costs_one_attempt_and_the_slot_goes_on(fault: str):
         assert is_gone(groups, 1.0)
         workers.submit(3, None, deadline_seconds=20)
         assert workers.wait(None)[0].value == "fine"
-        groups += workers.groups
+        groups += list_groups(workers)
     assert is_gone(groups, 1.0)
     assert not zombies(groups)
 
@@ -156,11 +158,11 @@ def check_an_error_of_a_gpu_replaces_the_worker() -> None:
     """The check that the mutants have to fail as well."""
     with ProcessWorkers(run, 1) as workers:
         workers.submit(1, fail_like_a_gpu, deadline_seconds=20)
-        groups = workers.groups
+        groups = list_groups(workers)
         assert [outcome.cause for outcome in workers.wait(None) if isinstance(outcome, Lost)] == ["device"]
         assert is_gone(groups, 1.0)
         workers.submit(2, None, deadline_seconds=20)
-        assert workers.groups != groups
+        assert list_groups(workers) != groups
         assert workers.wait(None)[0].value == "fine"
 
 
@@ -183,12 +185,12 @@ def test_a_worker_that_dies_idle_is_replaced_without_a_word():
     with ProcessWorkers(run, 1) as workers:
         workers.submit(1, None, deadline_seconds=20)
         workers.wait(None)
-        groups = workers.groups
+        groups = list_groups(workers)
         os.kill(groups[0], signal.SIGKILL)
         while not processes(lambda parent, group, state: group in groups and state == "Z"):
             time.sleep(0.01)
         workers.submit(2, None, deadline_seconds=20)
-        assert workers.groups != groups
+        assert list_groups(workers) != groups
         assert workers.wait(None)[0].value == "fine"
 
 
@@ -225,7 +227,7 @@ def test_close_leaves_nothing_behind(payload: Callable[[], None] | None):
         for job in range(2):
             workers.submit(job, payload, deadline_seconds=60)
         workers.wait(0.5)
-        groups = workers.groups
+        groups = list_groups(workers)
         assert living(groups)
         start = time.monotonic()
     assert time.monotonic() - start < GRACE_SECONDS
@@ -236,7 +238,7 @@ def test_close_leaves_nothing_behind(payload: Callable[[], None] | None):
 def test_cancel_ends_the_whole_group_at_once():
     with ProcessWorkers(run, 1) as workers:
         workers.submit(1, hoard_in_a_grandchild, deadline_seconds=60)
-        groups = workers.groups
+        groups = list_groups(workers)
         while len(living(groups)) < 2:
             workers.wait(0.05)
         workers.cancel(1)

@@ -98,24 +98,17 @@ def compare(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Compare the best losses with baselines on the test split. Each is trained on new seeds."""
+    given = arguments.read(locals())
+    listed = given.pop("also")
     from autoloss.report.leaderboard import columns_of, comparison_of
     from autoloss.report.status import Status
     from autoloss.report.summary import summarize
     from autoloss.run import scoring
     from autoloss.run.results import open_run
 
-    further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
+    further = columns_of(None if also is None else listed, open_run(directory))
     with resuming(context), Status(console_of(to_stderr=True)) as status:
-        rows = scoring.compare(
-            directory,
-            top=top,
-            seeds=seeds,
-            workers=workers,
-            baselines=baselines,
-            trust=trust,
-            say=status.say,
-            observe=status.observe,
-        )
+        rows = scoring.compare(**given, say=status.say, observe=status.observe)
     found = open_run(directory)
     summary = summarize(found)
     if as_json:
@@ -139,20 +132,13 @@ def explain(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Explain why a loss is better: step sizes, weights or recipe."""
+    given = arguments.read(locals())
     from autoloss.report.status import Status
     from autoloss.report.trainings import causes_table, controls_table, describe_in_full
     from autoloss.run import scoring
 
     with resuming(context), Status(console_of(to_stderr=True)) as status:
-        found = scoring.explain(
-            directory,
-            individual,
-            seeds=seeds,
-            workers=workers,
-            trust=trust,
-            say=status.say,
-            observe=status.observe,
-        )
+        found = scoring.explain(number=given.pop("individual"), **given, say=status.say, observe=status.observe)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -35,6 +35,7 @@ from autoloss.comparison.record import (
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
 from autoloss.settings import Configuration, FinalSettings, SearchSettings, StepRule
+from autoloss.store.database import ignore
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Say, Store
 from autoloss.tasks.task import Task
@@ -53,7 +54,7 @@ def confirm_and_compare(
     dispatcher: Dispatcher,
     store: Store,
     say: Say,
-    observe: Callable[[int, int], None] = lambda done, expected: None,
+    observe: Callable[[int, int], None] = ignore,
     ladder: Ladder | None = None,
     rivals: Sequence[Entrant] = (),
 ) -> None:
@@ -165,7 +166,7 @@ def compare_with_baselines(
     *,
     every: bool = False,
     ladder: Ladder | None = None,
-    say: Say = lambda text: None,
+    say: Say = ignore,
 ) -> Rows:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 

@@ -6,7 +6,7 @@ They differ from it, or from the standard loss, in one respect each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from autoloss.space.item_weights import differentiate, list_states, measure_weig
 from autoloss.space.loss import bind
 from autoloss.space.loss_text import join_losses, round_factor, split_branches
 from autoloss.space.operators import Operator
+from autoloss.store.database import Say, ignore
 from autoloss.tasks.task import Task
 from autoloss.training.training import ItemWeights
 from autoloss.zoo.entries import say_loss
@@ -80,7 +81,7 @@ def explain_loss(
     evaluator: Evaluator,
     seeds: int,
     record: Record,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = ignore,
 ) -> tuple[Explanation, Plan]:
     """Train a loss, the standard loss and their controls on the same seeds, and describe the causes of the gain.
 

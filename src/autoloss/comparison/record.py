@@ -26,6 +26,7 @@ from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.records import Outcome, Train
 from autoloss.space.loss_text import split_branches, split_factor
+from autoloss.store.database import ignore
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training.training import Training
@@ -64,7 +65,7 @@ class Record:
         dispatcher: Dispatcher,
         store: Store | None = None,
         expected: int = 0,
-        observe: Callable[[int, int], None] = lambda recorded, expected: None,
+        observe: Callable[[int, int], None] = ignore,
     ) -> None:
         self.outcomes: dict[Train, Outcome] = {} if store is None else store.trainings()
         self._dispatcher, self._store, self._expected, self._observe = dispatcher, store, expected, observe

@@ -79,9 +79,9 @@ class Retrainer:
     settings: Mapping[str, Any]
     split: str
     execution: Execution | None
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    observe: Callable[[Pace], None] | None = None
-    say: Say = lambda text: None
+    checkpoint_seconds: float
+    observe: Callable[[Pace], None] | None
+    say: Say
 
     def train(self, entrants: Sequence[Entrant], seeds: Sequence[int]) -> list[Row]:
         """Train every entrant on every seed; what is finished is read.

@@ -63,7 +63,7 @@ class Evaluator:
         self.samples = samples
         self.configuration = configuration
         self.operators = operators
-        self._known: dict[str, bytes] = {}
+        self._known: Mapping[str, Mapping[bytes, bool]] = {}
         self._standard: dict[Training, Outcome] = {}
         self._testers: dict[str, RejectionTester] = {}
 
@@ -85,9 +85,9 @@ class Evaluator:
         configuration = self.configuration.changed({"search.length": length})
         return Evaluator(self.task.lengthen(factor), self.samples, configuration, self.operators)
 
-    def learn(self, known: Mapping[str, bytes]) -> None:
-        """Take over the verdicts that a resumed run knows: branch → all of them, as `pack_verdict` writes them."""
-        self._known = dict(known)
+    def learn(self, known: Mapping[str, Mapping[bytes, bool]]) -> None:
+        """Take over the verdicts that a resumed run knows: branch → key → whether the losses with it pass."""
+        self._known = {branch: dict(verdicts) for branch, verdicts in known.items()}
         self._testers = {}
 
     def perform(self, job: Job) -> list[Attempt] | Outcome:
@@ -104,7 +104,7 @@ class Evaluator:
         if branch not in self._testers:
             with isolate():
                 self._testers[branch] = tester = self._make_tester(branch)
-            tester.learn(self._known.get(branch, b""), 0)
+            tester.learn(self._known.get(branch, {}))
         return self._testers[branch]
 
     def _make_tester(self, branch: str) -> RejectionTester:
@@ -130,7 +130,7 @@ class Evaluator:
     def test(self, job: RejectionBatch) -> list[Attempt]:
         """Draw and test attempts, up to the last one that the job asks for."""
         tester = self.get_tester(job.branch)
-        tester.learn(job.known, job.known_before)
+        tester.learn(job.known)
         parent = None if job.parent is None else tester.parse(job.parent)
         settings, seed = self.configuration.evolution, self.configuration.seed
         done: list[Attempt] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from autoloss.proposing.equivalence import unpack_verdicts
 from autoloss.proposing.records import Attempt
 from autoloss.rejection.engine import Engine, Gradient
 from autoloss.rejection.reasons import Reason
@@ -50,17 +49,15 @@ class RejectionTester:
         self._maximum = configuration.evolution.maximum_operators
         self._decide = partial(screen_losses, engine) if engine.allows_early_stops else engine.verdicts
         self._known: dict[bytes, bool] = {}
-        self._learnt = 0
         self._tested: dict[str, Attempt] = {}
 
     def parse(self, text: str) -> Expression:
         """Parse a formula of the branch, in which the run's own operators may stand."""
         return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
-    def learn(self, verdicts: bytes, before: int) -> None:
-        """Add the latest verdicts that the driver knows, as `pack_verdict` writes them, after `before` bytes of older ones."""
-        self._known |= unpack_verdicts(verdicts[max(0, self._learnt - before) :])
-        self._learnt = max(self._learnt, before + len(verdicts))
+    def learn(self, verdicts: Mapping[bytes, bool]) -> None:
+        """Add verdicts that the driver knows: key → whether the losses with it pass."""
+        self._known.update(verdicts)
 
     def passes(self, attempt: Attempt) -> bool:
         """Return True if a tested attempt passes; the driver's verdict has priority."""

@@ -8,27 +8,6 @@ from autoloss.proposing.records import State
 from autoloss.proposing.view import Ledger
 
 KEY_BYTES = 8
-RECORD_BYTES = KEY_BYTES + 1
-"""A key, and one byte: 1 where the losses with it passed, else 0."""
-
-
-def pack_verdict(key: bytes, passed: bool) -> bytes:
-    """Return a key with its verdict, as drivers tell workers.
-
-    >>> list(pack_verdict(bytes(8), True))
-    [0, 0, 0, 0, 0, 0, 0, 0, 1]
-    """
-    return key + bytes([passed])
-
-
-def unpack_verdicts(records: bytes) -> dict[bytes, bool]:
-    """Return the verdicts that `pack_verdict` wrote, one after the other: key → whether the losses with it passed.
-
-    >>> unpack_verdicts(pack_verdict(bytes(8), True))
-    {b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00': True}
-    """
-    starts = range(0, len(records), RECORD_BYTES)
-    return {records[start : start + KEY_BYTES]: bool(records[start + KEY_BYTES]) for start in starts}
 
 
 class VerdictCache(dict[bytes, bool]):
@@ -47,10 +26,9 @@ class VerdictCache(dict[bytes, bool]):
             self.setdefault(key, passed)
         return repeated
 
-    def latest(self, count: int) -> tuple[int, bytes]:
-        """Return the number of bytes of older verdicts, and the last `count` as `pack_verdict` writes them, oldest first."""
-        found = [pack_verdict(key, passed) for key, passed in islice(reversed(self.items()), count)]
-        return RECORD_BYTES * (len(self) - len(found)), b"".join(reversed(found))
+    def latest(self, count: int) -> dict[bytes, bool]:
+        """Return the last `count` verdicts."""
+        return dict(islice(reversed(self.items()), count))
 
 
 class SignatureIndex:

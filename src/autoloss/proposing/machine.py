@@ -154,10 +154,10 @@ class Machine:
             count = max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / pace))) if pace else MIN_ATTEMPTS
             progress.next += count
         progress.running += 1
-        before, known = self._history.verdicts[branch].latest(VERDICTS_PER_BATCH)
+        known = self._history.verdicts[branch].latest(VERDICTS_PER_BATCH)
         parent = self._history.parent_tree(plan, branch)
         kind = plan.kinds[branch].value
-        return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, before, missing)
+        return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, missing)
 
     def _receive_attempts(self, batch: RejectionBatch, attempts: Sequence[Attempt], seconds: float) -> None:
         """Take in the results of a batch; it may have ended early, at the first attempt that passed."""

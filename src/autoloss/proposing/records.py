@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from autoloss.errors import keep_text
@@ -130,7 +131,7 @@ class Outcome:
 
     @classmethod
     def pool(cls, outcomes: Sequence[Outcome]) -> Outcome:
-        """Return the outcome of all these trainings of one loss together, each of which may be pooled itself.
+        """Return the outcome of all these trainings of one loss together.
 
         Where one has no score, the whole has none: it is the first that diverged, else the first that failed, else the first that
         was stopped. Further metrics are those that every training measured.
@@ -146,22 +147,19 @@ class Outcome:
             raise ValueError("Trainings are pooled at one fidelity; found " + str([one.fidelity for one in outcomes]))
         if len(outcomes) == 1:
             return outcomes[0]
-        count, seconds = sum(one.count for one in outcomes), sum(one.seconds for one in outcomes)
+        count, seconds = len(outcomes), sum(one.seconds for one in outcomes)
         states = (State.DIVERGED, State.FAILED, State.STOPPED)
         if unscored := [one for state in states for one in outcomes if one.state is state]:
             return replace(unscored[0], count=count, seconds=seconds, curve=())
-        scores = _pool_metric([(one.score or 0.0, one.deviation or 0.0, one.count) for one in outcomes])
-        also = {
-            name: _pool_metric([(one.also[name], one.also_deviation.get(name, 0.0), one.count) for one in outcomes])
-            for name in outcomes[0].also
-            if all(name in one.also for one in outcomes)
-        }
+        scores = [one.score or 0.0 for one in outcomes]
+        common = [name for name in outcomes[0].also if all(name in one.also for one in outcomes)]
+        also = {name: [one.also[name] for one in outcomes] for name in common}
         return cls(
             state=State.SCORED,
-            score=scores[0],
-            also={name: mean for name, (mean, _) in also.items()},
-            deviation=scores[1],
-            also_deviation={name: deviation for name, (_, deviation) in also.items()},
+            score=fmean(scores),
+            also={name: fmean(values) for name, values in also.items()},
+            deviation=stdev(scores),
+            also_deviation={name: stdev(values) for name, values in also.items()},
             count=count,
             seconds=seconds,
             fidelity=outcomes[0].fidelity,
@@ -208,14 +206,6 @@ def _step(step: int) -> int:
     return int(step)
 
 
-def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, float]:
-    """Return mean and standard deviation over all trainings of groups, each given by its mean, deviation and count."""
-    total = sum(count for _, _, count in groups)
-    mean = math.fsum(mean * count for mean, _, count in groups) / total
-    squares = math.fsum((count - 1) * deviation**2 + count * (part - mean) ** 2 for part, deviation, count in groups)
-    return mean, math.sqrt(squares / (total - 1))
-
-
 @dataclass(frozen=True, slots=True)
 class Individual:
     """A candidate with its outcome, its own or a shared one."""
@@ -251,8 +241,7 @@ class RejectionBatch:
     Args:
         kind: Value of the `Kind` by which the branch is made.
         parent: Text of the parent's tree, or None for a candidate drawn from nothing.
-        known: The latest verdicts that the driver knows, as `pack_verdict` writes them; they are not simulated again.
-        known_before: Number of bytes of older ones, which were sent with earlier batches.
+        known: Key → whether the losses with it pass, of the latest verdicts that the driver knows; they are not simulated again.
         passes: n, the number of passing attempts after which the rest is not tested.
     """
 
@@ -262,8 +251,7 @@ class RejectionBatch:
     parent: str | None
     first: int
     count: int
-    known: bytes = b""
-    known_before: int = 0
+    known: Mapping[bytes, bool] = field(default_factory=dict[bytes, bool])
     passes: int = 1
 
 

@@ -46,7 +46,6 @@ class Ledger:
         self.memos: dict[object, Any] = {}
         self._others_resolved = 0
         """The same number, as if promoted candidates had an outcome at once."""
-        self._features: list[NDArray[np.float64]] = []
 
     def add(self, candidate: Candidate) -> None:
         """Append the next candidate."""
@@ -87,12 +86,6 @@ class Ledger:
     def covers(self, k: int) -> bool:
         """Return True if everything that candidate k may know is available."""
         return self._others_resolved > k - self.lag and self.resolved > k - self.promoted_lag
-
-    def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:
-        """Return the features of candidates (`View.describe`)."""
-        for candidate in self.candidates[len(self._features) : max(among, default=-1) + 1]:
-            self._features.append(describe_loss(candidate.signature, self.branches, self.configuration.search))
-        return [self._features[k] for k in among]
 
 
 class View:
@@ -166,9 +159,8 @@ class View:
 
         A row has as many features as the candidate's signature has numbers, branch by branch.
         """
-        for k in (min(among), max(among)) if among else ():
-            self.candidate(k)
-        return self._ledger.describe(among)
+        search = self.configuration.search
+        return [describe_loss(self.candidate(k).signature, self.branches, search) for k in among]
 
     def generator(self, purpose: str, *parts: int | str) -> Random:
         """Return the generator of one decision about candidate k; equal arguments give equal draws."""

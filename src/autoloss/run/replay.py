@@ -250,9 +250,9 @@ def _test(history: History, draft: Draft, branch: str, last: int, runner: Evalua
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
-    before, known = history.verdicts[branch].latest(VERDICTS_PER_BATCH)
+    known = history.verdicts[branch].latest(VERDICTS_PER_BATCH)
     count = last + 1 - first
-    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, count, known, before, draft.plan.pool)
+    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, count, known, draft.plan.pool)
     tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:

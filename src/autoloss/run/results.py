@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -59,37 +59,42 @@ class FoundLoss:
         fidelity: Share of the schedule at which it has that score.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; close finalists have more than the others.
-        forms: Branch → what the run stores of it.
-        operators: The run's own, as objects or by reference.
-        allow: Called before a file that the run names is loaded; raises where nobody vouches for it. None allows all.
+        run: The search that found it.
     """
 
     id: int
     score: float
     formula: str
-    also: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
-    confirmed: float | None = None
-    fresh_seeds: int = 0
-    forms: Mapping[str, BranchForm] = field(default_factory=dict, repr=False, compare=False)
-    fidelity: float = 1.0
-    operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
-    deviation: float | None = None
-    trainings: int = 1
-    allow: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    also: Mapping[str, float] = field(repr=False, compare=False)
+    confirmed: float | None
+    fresh_seeds: int
+    fidelity: float
+    deviation: float | None
+    trainings: int
+    run: Search = field(repr=False, compare=False)
+
+    @property
+    def forms(self) -> Mapping[str, BranchForm]:
+        """Branch → what the run stores of it."""
+        return self.run.settings.branches
 
     @property
     def loss(self) -> Loss:
-        """The loss, which `Loss.criterion` turns into a module."""
+        """The loss, which `Loss.criterion` turns into a module.
+
+        Raises:
+            RequestError: It has operators of the run's own, in files that nobody vouches for.
+        """
         from autoloss.run.resolving import operator_table
+        from autoloss.run.user_files import check_trust
         from autoloss.space.loss import Loss
         from autoloss.space.operators import OPERATORS
 
-        leaves = {name: form.leaves for name, form in self.forms.items()}
+        leaves = self.run.settings.leaves
         if not set(_CALL.findall(self.formula)) - set(OPERATORS):
             return Loss.parse(self.formula, leaves)
-        if self.allow is not None:
-            self.allow()
-        return Loss.parse(self.formula, leaves, operator_table(self.operators))
+        check_trust(self.run.settings, self.run.directory, self.run.trust, task=False)
+        return Loss.parse(self.formula, leaves, operator_table(self.run.operators))
 
     @property
     def size(self) -> int:
@@ -281,7 +286,6 @@ class Search:
     def losses(self, numbers: Sequence[int]) -> list[FoundLoss]:
         """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
-        forms, operators = self.settings.branches, self.operators
         found = []
         for row in self.reader.losses(numbers):
             score = float("-inf") if row["score"] is None else row["score"]
@@ -295,21 +299,13 @@ class Search:
                     also=read_figures(row["also"]),
                     confirmed=mean,
                     fresh_seeds=count,
-                    forms=forms,
                     fidelity=row["fidelity"],
-                    operators=operators,
                     deviation=row["deviation"],
                     trainings=row["count"],
-                    allow=self._allow_operators,
+                    run=self,
                 )
             )
         return found
-
-    def _allow_operators(self) -> None:
-        """Raise a `RequestError` where nobody vouches for the operators that the run names."""
-        from autoloss.run.user_files import check_trust
-
-        check_trust(self.settings, self.directory, self.trust, task=False)
 
 
 def _leave_out_factors(loss: str) -> tuple[tuple[str, str], ...]:

@@ -28,6 +28,7 @@ from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
 from autoloss.run.user_files import check_trust, importable_files
 from autoloss.space.operators import Operator
+from autoloss.store.database import ignore
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task
@@ -113,7 +114,7 @@ def retrain(
         execution=execution,
         checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,
         observe=observe,
-        say=say or (lambda text: None),
+        say=say or ignore,
     )
     entrants, compared = [Entrant(f"#{loss.id}", loss.formula)], list[Entrant]()
     if against is None and learning_rate is None:

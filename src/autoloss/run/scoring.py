@@ -35,6 +35,7 @@ from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
+from autoloss.store.database import ignore
 from autoloss.store.store import Store, lock_run
 from autoloss.tasks.task import Task
 from autoloss.zoo.entries import say_loss
@@ -45,10 +46,6 @@ BASELINES = ("usual", "all")
 TRAININGS = 24.0
 """Training equivalents that are enough for every kind of rung of the ladder, on three seeds at last."""
 Observe = Callable[[Finale], None]
-
-
-def ignore(told: object) -> None:
-    """Listen to nothing."""
 
 
 @contextmanager

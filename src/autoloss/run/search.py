@@ -31,7 +31,7 @@ from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
-from autoloss.store.database import resume_command, warn
+from autoloss.store.database import ignore, resume_command, warn
 from autoloss.store.read import read_once
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.samples import FILE as SAMPLES
@@ -132,7 +132,7 @@ def search(
     )
     line = NotebookLine.find() if observe is None and say is None else None
     observe, say = (line.observe, line.say) if line is not None else (observe, say)
-    tell = say or _ignore
+    tell = say or ignore
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     make_directory(path)
     with _own_run(path):
@@ -146,7 +146,7 @@ def search(
         tell(describe_plan(evaluator.configuration, after))
         with Store(path, write=True, say=say or warn) as store:
             forecast = Forecast(max(1, machines.workers))
-            drive = Drive(store=store, machines=machines, forecast=forecast, observe=observe or _ignore, say=tell)
+            drive = Drive(store=store, machines=machines, forecast=forecast, observe=observe or ignore, say=tell)
             kept = write_start(request, evaluator, final, drive)
             memory = recall(kept.configuration.search, kept.branches, evaluator.operators)
             for text in memory.describe_unknown() if memory else ():
@@ -207,7 +207,7 @@ def resume(
     >>> longer.history[:2] == found.history[:2]
     True
     """
-    path, tell = Path(directory), say or _ignore
+    path, tell = Path(directory), say or ignore
     # What does not fit together is refused before the run is looked at.
     machines = _choose_machines(2 if workers is None else workers, ray)
     # A directory without a run is refused before it is locked.
@@ -236,7 +236,7 @@ def resume(
             store=store,
             machines=replace(machines, workers=settings.workers),
             forecast=Forecast(max(1, settings.workers)),
-            observe=observe or _ignore,
+            observe=observe or ignore,
             say=tell,
         )
         make = partial(make_proposer, proposer=proposer, archive=archive, memory=memory)
@@ -255,7 +255,7 @@ def _go_on(
         evaluator, settings = prepare_search(evaluator, settings, start, drive)
     history = History(evaluator.task.branches, evaluator.configuration, make(evaluator.configuration))
     history.restore(drive.store.candidates(), drive.store.search_trainings())
-    evaluator.learn({branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in history.verdicts.items()})
+    evaluator.learn(history.verdicts)
     if history.candidates and (history.end is None or (settings.final and not _is_compared(drive.store))):
         note_changes(evaluator, settings, drive.store, len(history.candidates), drive.say)
     return _drive(evaluator, settings, history, drive)
@@ -327,10 +327,6 @@ def _own_run(directory: Path) -> Iterator[None]:
 def _choose_machines(workers: int | Machines, ray: str | None) -> Machines:
     machines = workers if isinstance(workers, Machines) else Machines(workers=workers)
     return machines if ray is None else replace(machines, ray=ray)
-
-
-def _ignore(event: object) -> None:
-    """Do nothing; the default when no callback is given."""
 
 
 def _choose_directory(request: Request, metric: str | None) -> Path:

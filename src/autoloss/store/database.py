@@ -61,6 +61,10 @@ def warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
+def ignore(*told: object) -> None:
+    """Do nothing; the default of a callback that only informs."""
+
+
 def insert(connection: sqlite3.Connection, table: str, row: Row, *, replace: bool = False) -> None:
     """Write a row with its checksum."""
     names = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})") if name != CHECKSUM]

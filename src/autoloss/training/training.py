@@ -66,7 +66,7 @@ class Training:
     schedule: str = "proxy"
     fidelity: float = 1.0
     learning_rate: float = 1.0
-    scale: Mapping[str, float] = field(default_factory=dict)
+    scale: Mapping[str, float] = field(default_factory=dict, hash=False)
     step_rule: StepRule = "recipe"
     length: float = 1.0
     tuned_threshold: bool = False
@@ -90,11 +90,6 @@ class Training:
         ):
             if not holds:
                 raise RequestError(f"Training.{name} is {value}; expected a number {expected}.")
-
-    def __hash__(self) -> int:
-        numbers = (self.seed, self.fold, self.fidelity, self.learning_rate, self.length, self.tuned_threshold)
-        others = (self.split, self.schedule, self.step_rule, self.paced_by, self.item_weights)
-        return hash((*numbers, *others, tuple(self.scale.items())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,10 +65,6 @@ class Supervisor:
         outcomes = self._workers.wait(HEARTBEAT_SECONDS)
         return Heartbeat(build(), cloudpickle.dumps(outcomes[0]) if outcomes else b"")
 
-    def close(self) -> None:
-        """End the process."""
-        self._workers.close()
-
 
 class Cluster(ABC):
     """Starts supervisors on its nodes, and carries requests to them and heartbeats back. No method blocks but `wait`."""
@@ -115,21 +111,12 @@ class LeasedWorkers(PolledWorkers):
     """Runs jobs on the supervisors of a cluster, one per slot; a job waits until one is ready.
 
     Args:
-        lease_seconds: Time for which a supervisor may be silent.
         clock: A monotonic clock, in seconds.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        slots: int,
-        *,
-        lease_seconds: float = LEASE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, cluster: Cluster, slots: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(slots)
         self._cluster = cluster
-        self._lease_seconds = lease_seconds
         self._clock = clock
         self._slots = [_RemoteSlot() for _ in range(slots)]
         self._jobs: dict[int, Request] = {}
@@ -240,7 +227,7 @@ class LeasedWorkers(PolledWorkers):
             if slot.call is None or not slot.has_answered:
                 continue
             slot.silent_seconds += listened
-            if slot.silent_seconds > self._lease_seconds:
+            if slot.silent_seconds > LEASE_SECONDS:
                 detail = f"The worker was silent for {slot.silent_seconds:.1f} s."
                 self._lose(slot, Lost(START, "node", detail, 0.0))
 

@@ -253,11 +253,6 @@ class ProcessWorkers(PolledWorkers):
     def busy(self) -> Collection[int]:
         return tuple(slot.job.number for slot in self._slots if slot.job is not None)
 
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """The process groups of the workers that run now; each is its worker's process id as well."""
-        return tuple(slot.worker.group for slot in self._slots if slot.worker is not None)
-
     def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
         self._poll(0.0)
         idle = [slot for slot in self._slots if slot.job is None]

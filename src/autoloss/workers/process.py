@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -85,15 +84,6 @@ class WorkerProcess:
         selector.register(self._answers, selectors.EVENT_READ)
         selector.register(self._errors, selectors.EVENT_READ)
         self.send(START, function)
-
-    @property
-    def group(self) -> int:
-        """The process group of the worker, also its process id; waits briefly for a worker that has just started."""
-        end = time.monotonic() + REAP_SECONDS
-        while self._worker is None and not self.hung_up and time.monotonic() < end:
-            select.select([self._answers], [], [], REAP_SECONDS)
-            self._receive()
-        return self._worker or self.reaper
 
     @property
     def has_ended(self) -> bool:
