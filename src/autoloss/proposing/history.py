@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
@@ -190,13 +189,18 @@ class History:
         self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
         if candidate.source is None:
             self._signatures.record(candidate.id, write_key(candidate.signature, candidate))
-            each = product(candidate.seeds, candidate.folds)
-            trainings = (make_training(self.configuration, candidate.fidelity, *pair) for pair in each)
-            self._trainings[candidate.id] = dict.fromkeys(trainings)
+            self._trainings[candidate.id] = dict.fromkeys(self._list_trainings(candidate))
         elif candidate.source in self.outcomes:
             self._assign(candidate.id, self.outcomes[candidate.source])
         else:
             self._twins[candidate.source].append(candidate.id)
+
+    def _list_trainings(self, candidate: Candidate) -> list[Training]:
+        return [
+            make_training(self.configuration, candidate.fidelity, number, fold)
+            for number in candidate.seeds
+            for fold in candidate.folds
+        ]
 
     def collect(self, k: int, training: Training, outcome: Outcome) -> None:
         """Keep the outcome of one training of candidate k, and record that of the candidate with the last."""
