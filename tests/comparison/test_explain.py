@@ -93,6 +93,14 @@ def row(label: str, *scores: float | None) -> Row:
     return Row(Entrant(label, label, baseline=label == "ce"), tuple(outcomes))
 
 
+def test_more_seeds_are_advised_only_where_they_may_show_a_gain():
+    def describe(*scores: float) -> str:
+        return " ".join(Explanation(row("#1", *scores), row("ce", 0.5, 0.6, 0.55), [], "test").describe())
+
+    assert "More seeds may show one" in describe(0.52, 0.61, 0.54)
+    assert describe(0.3, 0.41, 0.35).endswith("so there is no gain to explain.")
+
+
 def test_without_a_score_nothing_is_explained_and_the_reason_is_named():
     found = Explanation(row("#1", None, None), row("ce", 0.5, 0.6), [], "test")
     assert found.gain is None

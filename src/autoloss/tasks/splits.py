@@ -140,10 +140,8 @@ class Split:
             for part in rows.split(max(1, CHUNK // max(1, rows[0].numel()))):
                 known = part.cpu().double()
                 weights = _scatter(seen, known[:, 0].numel()).reshape(len(part), 1, -1)
-                squares, weighted = (
-                    squares + known.square().sum(dim=(0, 2)),
-                    weighted + (known * weights).sum(dim=(0, 2)),
-                )
+                squares += known.square().sum(dim=(0, 2))
+                weighted += (known * weights).sum(dim=(0, 2))
                 seen += weights.numel()
             count = max(1, seen)
             found += torch.stack([squares.sqrt() / count, weighted / count], dim=1).flatten().tolist()
