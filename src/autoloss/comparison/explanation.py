@@ -260,10 +260,8 @@ class Explanation:
         figures = f"{signed(gain.value)}{plus_minus(gain.half_width)} on the {self.split} split"
         figures += f" over {len(self.loss.scores)} training seeds"
         if not self.is_gain:
-            remedy = (
-                " More seeds may show one: --seeds." if gain.can_seeds_tell else " Only more test data can show one."
-            )
-            told = remedy if gain.value > 0 else ""
+            remedy = "More seeds may show one: --seeds." if gain.can_seeds_tell else "Only more test data can show one."
+            told = f" {remedy}" if gain.value > 0 else ""
             yield f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain.{told}"
             return
         yield f"{loss} is ahead of {standard} by {figures}."
