@@ -116,10 +116,10 @@ def console_of(to_stderr: bool = False) -> Console:
     return console(to_stderr=to_stderr, quiet=not is_first_process())
 
 
-def print_lines(*texts: object, to_stderr: bool = False) -> None:
-    """Print lines of text without breaking them; only the terminal may wrap them."""
-    for text in texts:
-        console_of(to_stderr).print(text, soft_wrap=True)
+def print_lines(*shown: object, to_stderr: bool = False) -> None:
+    """Print tables, and lines of text without breaking them; only the terminal may wrap them."""
+    for each in shown:
+        console_of(to_stderr).print(each, soft_wrap=isinstance(each, str))
 
 
 def say(text: str) -> None:
@@ -127,6 +127,9 @@ def say(text: str) -> None:
     print_lines(text, to_stderr=True)
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+def answer(as_json: bool, value: Any, *shown: object) -> None:
+    """Print a value as one JSON document, or what people are shown of it, as `print_lines` does."""
+    if as_json:
+        print(json.dumps(value, indent=2, allow_nan=False))
+    else:
+        print_lines(*shown)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, print_json, print_lines
+from autoloss.cli.application import answer, app
 from autoloss.errors import RequestError, RunError
 from autoloss.space.loss_text import join_branches
 
@@ -24,11 +24,9 @@ def tasks(as_json: arguments.AsJson = False) -> None:
     from autoloss.tasks.catalogue import CATALOGUE
 
     rows = [(name, list(row.metrics), row.description) for name, row in CATALOGUE.items()]
-    if as_json:
-        print_json([dict(zip(("name", "metrics", "description"), row, strict=True)) for row in rows])
-    else:
-        shown = [(name, ", ".join(metrics), description) for name, metrics, description in rows]
-        console_of().print(table("Tasks", ["name", "metrics (the default first)", "description"], shown))
+    values = [dict(zip(("name", "metrics", "description"), row, strict=True)) for row in rows]
+    shown = [(name, ", ".join(metrics), description) for name, metrics, description in rows]
+    answer(as_json, values, table("Tasks", ["name", "metrics (the default first)", "description"], shown))
 
 
 @app.command()
@@ -52,17 +50,14 @@ def zoo(
     if name is None:
         formulas = [join_branches(row["formula"]) if row["formula"] else "(hand-written)" for row in rows]
         shown = [(row["name"], formula, row["description"]) for row, formula in zip(rows, formulas, strict=True)]
-        print_json(rows) if as_json else console_of().print(table("Zoo", ["name", "formula", "description"], shown))
+        answer(as_json, rows, table("Zoo", ["name", "formula", "description"], shown))
         return
     # For one loss only: the list needs no torch, which takes long to load.
     from autoloss.report.card import make_card
 
     card = make_card(name)
-    if as_json:
-        simple = {branch: term.unicode for branch, term in _simplify(name).items()} if card.terms else None
-        print_json({**rows[0], **({"simplified": simple} if simple else {}), **card.to_dict()})
-    else:
-        print_lines(*card.lines())
+    simple = {branch: term.unicode for branch, term in _simplify(name).items()} if as_json and card.terms else None
+    answer(as_json, {**rows[0], **({"simplified": simple} if simple else {}), **card.to_dict()}, *card.lines())
 
 
 @app.command()
@@ -88,10 +83,7 @@ def check(
     from autoloss.run import check as checking
 
     report = checking.check(**given)
-    if as_json:
-        print_json(report.values())
-    else:
-        print_lines(*report.lines())
+    answer(as_json, report.values(), *report.lines())
     if not report.has_score:
         raise RunError(f"No training with the standard loss has a score. With the recipe as given: {report.outcome}.")
 
@@ -115,11 +107,9 @@ def simplify(
     loss, terms = _read(formula), _simplify(formula, activation, one_hot=one_hot)
     nodes, left = sum(len(tree.symbols) for tree in loss.values()), sum(term.size for term in terms.values())
     text, unicode, latex = (write_loss(terms, notation) for notation in (TEXT, UNICODE, LATEX))
-    if as_json:
-        shorter = {"formula": str(loss), "simplified": text, "unicode": unicode, "latex": latex}
-        print_json({**shorter, "nodes": nodes, "simplified_nodes": left})
-    else:
-        print_lines(*([latex] if as_latex else [unicode, text, f"{nodes} → {left} nodes"]))
+    shorter = {"formula": str(loss), "simplified": text, "unicode": unicode, "latex": latex}
+    shown = [latex] if as_latex else [unicode, text, f"{nodes} → {left} nodes"]
+    answer(as_json, {**shorter, "nodes": nodes, "simplified_nodes": left}, *shown)
 
 
 def _simplify(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, print_json, print_lines, say
+from autoloss.cli.application import answer, app, console_of, print_lines, say
 from autoloss.errors import RequestError, RunError
 
 
@@ -31,11 +31,8 @@ def top(
 
     found = open_run(directory)
     rows = list_by_size(found) if by_size else list_top(found, count)
-    if as_json:
-        print_json([row.to_dict() for row in rows])
-    else:
-        further = None if also is None else arguments.parse_list(also)
-        console_of().print(top_table(found, rows, found.reader.running, further))
+    further = None if also is None else arguments.parse_list(also)
+    answer(as_json, [row.to_dict() for row in rows], top_table(found, rows, found.reader.running, further))
 
 
 @app.command()
@@ -49,9 +46,8 @@ def show(
     from autoloss.run.results import open_run
 
     values = show_values(open_run(directory), individual)
-    if as_json:
-        print_json(values)
-    else:
+    answer(as_json, values)
+    if not as_json:
         print_show(console_of(), values)
 
 
@@ -62,9 +58,8 @@ def failures(directory: arguments.Directory, as_json: arguments.AsJson = False) 
     from autoloss.store.read import read_once
 
     values = group_failures(read_once(directory, thorough=True))
-    if as_json:
-        print_json(values)
-    else:
+    answer(as_json, values)
+    if not as_json:
         print_failures(console_of(), values, directory)
 
 
@@ -121,12 +116,9 @@ def replay(
     from autoloss.run import replay as replaying
 
     found = replaying.replay(directory, full=full, trust=trust or operators or ())
-    if as_json:
-        print_json(found.values())
+    answer(as_json, found.values(), *[found.summary] * (found.difference is None))
     if found.difference is not None:
         raise RunError(f"The run in {directory} differs from its configuration and seed: {found.difference}.")
-    if not as_json:
-        print_lines(found.summary)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, print_json, print_lines, resuming
+from autoloss.cli.application import answer, app, console_of, resuming
 from autoloss.cli.output import outlast_output
 
 if TYPE_CHECKING:
@@ -130,31 +130,21 @@ def learn(
     from autoloss.run import learning
 
     learnt = learning.learn(runs, out, prior=prior)
-    if as_json:
-        print_json({**asdict(learnt), "path": str(learnt.path)})
-        return
     known = "task or run" if learnt.sources == 1 else "tasks and runs"
-    for run, losses in learnt.losses.items():
-        print_lines(f"{run}: {losses} losses.")
-    print_lines(
-        f"{learnt.path} is learned from {learnt.sources} {known} (digest {learnt.digest}): --prior {learnt.path}"
-    )
+    shown = [f"{run}: {losses} losses." for run, losses in learnt.losses.items()]
+    shown += [f"{learnt.path} is learned from {learnt.sources} {known} (digest {learnt.digest}): --prior {learnt.path}"]
+    answer(as_json, {**asdict(learnt), "path": str(learnt.path)}, *shown)
 
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print the result of a run: what was found, the judgement, and last what is recommended and the commands to go on."""
+    from autoloss.report.leaderboard import comparison_of, top_table
     from autoloss.report.summary import summarize
 
     summary = summarize(found)
-    if as_json:
-        print_json(summary.to_dict())
-        return
-    from autoloss.report.leaderboard import comparison_of, top_table
-
-    tables = [top_table(found, summary.top)]
+    shown: list[object] = [top_table(found, summary.top)]
     if found.comparison:
-        tables.append(comparison_of(found, "On the test split, new training seeds"))
-    for table in tables:
-        console_of().print(table)
-    print_lines(*summary.verdict.text, f"The search ended: {found.end}.", *map(str, summary.verdict.steps))
-    print_lines("", *summary.advice, *(f"{what.capitalize()}: {how}" for what, how in summary.commands.items()))
+        shown.append(comparison_of(found, "On the test split, new training seeds"))
+    shown += [*summary.verdict.text, f"The search ended: {found.end}.", *map(str, summary.verdict.steps), ""]
+    shown += [*summary.advice, *(f"{what.capitalize()}: {how}" for what, how in summary.commands.items())]
+    answer(as_json, summary.to_dict(), *shown)

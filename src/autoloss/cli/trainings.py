@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, resuming
+from autoloss.cli.application import answer, app, console_of, is_first_process, resuming
 from autoloss.cli.output import outlast_output
 from autoloss.errors import RunError
 from autoloss.settings import FinalSettings
@@ -41,10 +41,7 @@ def score(
 
     with Status(console_of(to_stderr=True)) as status:
         rows = scoring.score(losses=given.pop("loss"), **given, say=status.say, observe=status.observe)
-    if as_json:
-        print_json(comparison_rows(rows))
-    else:
-        console_of().print(comparison_table(f"{task}, {split} split", rows, given["also"]))
+    answer(as_json, comparison_rows(rows), comparison_table(f"{task}, {split} split", rows, given["also"]))
     if all(row.failed == len(row.scores) for row in rows):
         reasons = (reason.splitlines()[0] for row in rows for reason in row.reasons if reason)
         raise RunError(f"No training has a score. The first one: {next(reasons, 'no reason was given')}")
@@ -73,11 +70,8 @@ def tune(
 
     with Status(console_of(to_stderr=True)) as status:
         ladder = scoring.tune(**given, say=status.say, observe=status.observe)
-    if as_json:
-        print_json({**ladder.to_dict(), "best": ladder.best and ladder.best.to_dict()})
-        return
-    print_lines(*ladder.describe())
-    console_of().print(ladder_table(ladder))
+    value = {**ladder.to_dict(), "best": ladder.best and ladder.best.to_dict()}
+    answer(as_json, value, *ladder.describe(), ladder_table(ladder))
 
 
 @app.command()
@@ -111,14 +105,11 @@ def compare(
         rows = scoring.compare(**given, say=status.say, observe=status.observe)
     found = open_run(directory)
     summary = summarize(found)
-    if as_json:
-        print_json({key: summary.to_dict()[key] for key in ("verdict", "identity", "comparison")})
-        return
+    shown: list[object] = [*summary.verdict.text, comparison_of(found, f"{directory}, test split", further)]
     if [row.entrant for row in rows] != [row.entrant for row in found.comparison]:
-        console_of().print(comparison_of(found, f"{directory}, test split, {seeds} training seeds", further, rows))
-    print_lines(*summary.verdict.text)
-    console_of().print(comparison_of(found, f"{directory}, test split", further))
-    print_lines(*map(str, summary.verdict.steps))
+        shown.insert(0, comparison_of(found, f"{directory}, test split, {seeds} training seeds", further, rows))
+    value = {key: summary.to_dict()[key] for key in ("verdict", "identity", "comparison")}
+    answer(as_json, value, *shown, *map(str, summary.verdict.steps))
 
 
 @app.command()
@@ -139,13 +130,8 @@ def explain(
 
     with resuming(context), Status(console_of(to_stderr=True)) as status:
         found = scoring.explain(number=given.pop("individual"), **given, say=status.say, observe=status.observe)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_lines(*describe_in_full(found))
-        if found.is_gain:
-            console_of().print(causes_table(found))
-        console_of().print(controls_table(found))
+    shown = [*describe_in_full(found), *[causes_table(found)] * found.is_gain, controls_table(found)]
+    answer(as_json, found.to_dict(), *shown)
     if found.gain is None:
         raise RunError(next(found.describe()))
 
@@ -195,8 +181,4 @@ def retrain(
     if not is_first_process():
         return
     written = write(found)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        console.print(retraining_table(found))
-        print_lines(f"Written: {written}")
+    answer(as_json, found.to_dict(), retraining_table(found), f"Written: {written}")
