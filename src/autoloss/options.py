@@ -110,6 +110,8 @@ def declare(prefix: str = "", kind: str = "option") -> Callable[[type[Declared]]
                     # Raised by the class's own __post_init__.
                     raise first.get("ctx", {}).get("error", error) from None
                 name = str(first["loc"][0])
+                if name not in read:
+                    raise RequestError(f"{prefix}{name} is missing; expected {describe(hints[name])}.") from None
                 raise _refuse(f"{prefix}{name}", read[name], hints[name]) from None
 
         made.__init__ = construct
@@ -233,6 +235,8 @@ def _describe_kind(kind: Any) -> str:
     if choices := _list_choices(kind):
         return " or ".join(map(repr, choices))
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is Mapping and parts[1] is not Any:
+        return f"a dictionary, each value {describe(parts[1])}"
     if origin is Sequence:
         return f"a list, each {describe(parts[0])}"
     if origin is tuple:

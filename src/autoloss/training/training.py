@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from autoloss.errors import RequestError, unknown
+from autoloss.options import Natural, Positive, PositiveShare, declare
 from autoloss.settings import StepRule
 
 Curve = tuple[tuple[int, float], ...]
@@ -31,7 +30,7 @@ class ItemWeights(NamedTuple):
     weights: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("Training.", "setting of a training")
 class Training:
     """Everything that decides the outcome of a training; the key under which the outcome is stored.
 
@@ -60,36 +59,23 @@ class Training:
     'proxy'
     """
 
-    seed: int
+    seed: Natural
     split: str = "valid"
-    fold: int = 0
+    fold: Natural = 0
     schedule: str = "proxy"
-    fidelity: float = 1.0
-    learning_rate: float = 1.0
-    scale: Mapping[str, float] = field(default_factory=dict, hash=False)
+    fidelity: PositiveShare = 1.0
+    learning_rate: Positive = 1.0
+    scale: Mapping[str, Positive] = field(default_factory=dict, hash=False)
     step_rule: StepRule = "recipe"
-    length: float = 1.0
+    length: Positive = 1.0
     tuned_threshold: bool = False
     resampled: bool = field(default=False, compare=False, repr=False)
     paced_by: str = ""
     item_weights: tuple[ItemWeights, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.step_rule not in get_args(StepRule):
-            raise unknown("step rule", self.step_rule, get_args(StepRule))
         # Equal trainings have equal keys: factors of 1 are dropped, and branches sorted.
-        scale = {branch: float(factor) for branch, factor in sorted(self.scale.items()) if factor != 1}
-        object.__setattr__(self, "scale", scale)
-        for name, value, holds, expected in (
-            ("seed", self.seed, self.seed >= 0, "at least 0"),
-            ("fold", self.fold, self.fold >= 0, "at least 0"),
-            ("fidelity", self.fidelity, 0 < self.fidelity <= 1, "above 0 and at most 1"),
-            ("learning_rate", self.learning_rate, 0 < self.learning_rate < math.inf, "above 0"),
-            ("length", self.length, 0 < self.length < math.inf, "above 0"),
-            *((f"scale[{branch!r}]", factor, 0 < factor < math.inf, "above 0") for branch, factor in scale.items()),
-        ):
-            if not holds:
-                raise RequestError(f"Training.{name} is {value}; expected a number {expected}.")
+        object.__setattr__(self, "scale", {name: factor for name, factor in sorted(self.scale.items()) if factor != 1})
 
 
 @dataclass(frozen=True, slots=True)
