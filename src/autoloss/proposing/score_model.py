@@ -78,10 +78,9 @@ def _divide(product: float, norm: float) -> float:
 def find_normal_scores(scores: Sequence[float]) -> NDArray[np.float64]:
     """Return the normal scores of the ranks; equal scores have equal ones."""
     from scipy.special import ndtri
+    from scipy.stats import rankdata
 
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))
-    below, up_to = np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
-    return ndtri((below + 1 + up_to) / 2 / (len(scores) + 1))
+    return ndtri(rankdata(scores) / (len(scores) + 1))
 
 
 class ScoreModel:

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """The pairs of items that can be compared: which, in which order, and with which weight.
 
 Items are rows of a target (N, K) whose columns have names: `value`, a relevance or a time; `event`, 1 where the event was observed
@@ -16,12 +17,8 @@ def number_groups(values: Tensor) -> tuple[Tensor, Tensor]:
     >>> [part.tolist() for part in number_groups(torch.tensor([7.0, 3.0, 7.0]))]
     [[1, 0, 1], [1, 2]]
     """
-    order = values.argsort(stable=True)
-    begins = torch.ones_like(order, dtype=torch.bool)
-    begins[1:] = values[order][1:] != values[order][:-1]
-    numbers = torch.empty_like(order)
-    numbers[order] = begins.long().cumsum(0) - 1
-    return numbers, torch.bincount(numbers)
+    found: tuple[Tensor, Tensor, Tensor] = torch.unique(values, return_inverse=True, return_counts=True)
+    return found[1:]
 
 
 def list_pairs(groups: Tensor | None, count: int, limit: int, seed: int, device: torch.device) -> tuple[Tensor, Tensor]:
