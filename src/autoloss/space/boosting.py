@@ -27,21 +27,28 @@ def to_columns(scores: Any) -> Any:
     return scores[:, None] if scores.ndim == 1 else scores
 
 
-def like_scores(values: Any, scores: Any) -> Any:
-    """Return gradients (N, K) in the shape of the library's scores."""
-    return values[:, 0] if np.ndim(scores) == 1 else values
+def find_gradients(objective: Objective, scores: Any, begin: Any, advice: str, labels: Any, weight: Any) -> list[Any]:
+    """Return gradients and Hessians in the shape of a library's scores.
 
-
-def check_given_scores(scores: Any, expected: Any, advice: str) -> None:
-    """Compare constant scores, those before the first tree, with the expected ones, (K,); any need K columns."""
-    if scores.shape[1] != len(expected):
-        advice = f"Give num_class={len(expected)}" if len(expected) > 1 else "Leave num_class out"
+    Args:
+        begin: The scores before the first tree, (K,), by which constant ones are told apart from others.
+    """
+    columns = to_columns(scores)
+    if columns.shape[1] != len(begin):
+        advice = f"Give num_class={len(begin)}" if len(begin) > 1 else "Leave num_class out"
         raise RequestError(
-            f"The library has {scores.shape[1]} scores for each row; the labels of this objective need {len(expected)}. {advice}."
+            f"The library has {columns.shape[1]} scores for each row; the labels of this objective need {len(begin)}. {advice}."
         )
-    first = scores[0]
-    if (scores == first).all() and not np.allclose(first, expected, rtol=1e-4, atol=1e-4):
-        raise RequestError(f"Boosting starts at the score {first}, not at {np.round(expected, 4)}. {advice}")
+    first = columns[0]
+    if (columns == first).all() and not np.allclose(first, begin, rtol=1e-4, atol=1e-4):
+        raise RequestError(f"Boosting starts at the score {first}, not at {np.round(begin, 4)}. {advice}")
+    found = objective.differentiate(columns + (objective.start - begin), np.asarray(labels, dtype=float), weight)
+    return [values[:, 0] if np.ndim(scores) == 1 else values for values in found]
+
+
+def find_mean(objective: Objective, columns: Any, labels: Any, weight: Any) -> float:
+    """Return the mean loss at scores with the start, (N, K)."""
+    return float(np.average(objective.measure(columns, np.asarray(labels, dtype=float)), weights=weight))
 
 
 @dataclass(frozen=True)
@@ -61,19 +68,13 @@ class LightGBMObjective:
 
     def sklearn(self, labels: Any, scores: Any, weight: Any) -> Any:
         """Return gradients and Hessians: `LGBMClassifier(objective=objective.sklearn)`."""
-        columns = to_columns(scores)
-        check_given_scores(
-            columns, np.zeros(len(self.objective.start)), "Leave out init_score; the objective adds the start."
-        )
-        labels = np.asarray(labels, dtype=float)
-        first, second = self.objective.differentiate(columns + self.objective.start, labels, weight)
-        return like_scores(first, scores), like_scores(second, scores)
+        advice = "Leave out init_score; the objective adds the start."
+        return find_gradients(self.objective, scores, np.zeros(len(self.objective.start)), advice, labels, weight)
 
     def metric(self, scores: Any, dataset: Any) -> Any:
         """Return the mean loss for `feval`, as early stopping needs it."""
-        labels = np.asarray(dataset.get_label(), dtype=float)
-        losses = self.objective.measure(to_columns(scores) + self.objective.start, labels)
-        return "loss", float(np.average(losses, weights=dataset.get_weight())), False
+        columns = to_columns(scores) + self.objective.start
+        return "loss", find_mean(self.objective, columns, dataset.get_label(), dataset.get_weight()), False
 
     def finish(self, booster: Any) -> Any:
         """Return a Booster that predicts as one of a built-in objective does: with the start, and probabilities of classes.
@@ -133,21 +134,17 @@ class XGBoostObjective:
 
     def sklearn(self, labels: Any, scores: Any, sample_weight: Any = None) -> Any:
         """Return gradients and Hessians: `XGBClassifier(objective=objective.sklearn, base_score=…)`."""
-        columns = to_columns(scores)
-        check_given_scores(
-            columns,
-            self.objective.start,
+        advice = (
             "Train with the parameters {**parameters, **objective.parameters}; with the scikit-learn API, give "
-            "base_score=objective.parameters['base_score'].",
+            "base_score=objective.parameters['base_score']."
         )
-        first, second = self.objective.differentiate(columns, np.asarray(labels, dtype=float), sample_weight)
-        return like_scores(first, scores), like_scores(second, scores)
+        return find_gradients(self.objective, scores, self.objective.start, advice, labels, sample_weight)
 
     def metric(self, scores: Any, matrix: Any) -> Any:
         """Return the mean loss for `custom_metric`, which is called with raw scores where `obj` is given."""
         weight = matrix.get_weight()
-        losses = self.objective.measure(to_columns(scores), np.asarray(matrix.get_label(), dtype=float))
-        return "loss", float(np.average(losses, weights=weight if len(weight) else None))
+        weight = weight if len(weight) else None
+        return "loss", find_mean(self.objective, to_columns(scores), matrix.get_label(), weight)
 
 
 # CatBoost writes attributes of its own on these two.
