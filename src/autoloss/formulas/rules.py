@@ -75,9 +75,10 @@ def choose_shortest(candidates: Iterable[Term], term: Term) -> Term | None:
     return found if found.size < term.size else None
 
 
-def flatten_sum(term: Term, facts: Facts) -> Term | None:
-    """(a + b) + c is a + b + c."""
-    return total(*(inner for part in term.parts for inner in (part.parts if part.head == "sum" else (part,))))
+def flatten(term: Term, facts: Facts) -> Term | None:
+    """(a + b) + c is a + b + c, and so for products."""
+    join = total if term.head == "sum" else product
+    return join(*(inner for part in term.parts for inner in (part.parts if part.head == term.head else (part,))))
 
 
 def combine_like_terms(term: Term, facts: Facts) -> Term | None:
@@ -148,11 +149,6 @@ def merge_logarithms(term: Term, facts: Facts) -> Term | None:
             others = [part for part in term.parts if part not in logs]
             return total(product(coefficient, call("log", inside)), *others)
     return None
-
-
-def flatten_product(term: Term, facts: Facts) -> Term | None:
-    """Join products inside a product."""
-    return product(*(inner for part in term.parts for inner in list_factors(part)))
 
 
 def combine_like_factors(term: Term, facts: Facts) -> Term | None:
@@ -316,8 +312,8 @@ def move_factor_out_of_pool(term: Term, facts: Facts) -> Term | None:
 
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
-    "sum": (flatten_sum, combine_like_terms, factor_out_number, factor_out_term, merge_logarithms),
-    "product": (flatten_product, combine_like_factors, distribute_number, factor_out_minus),
+    "sum": (flatten, combine_like_terms, factor_out_number, factor_out_term, merge_logarithms),
+    "product": (flatten, combine_like_factors, distribute_number, factor_out_minus),
     "power": (
         compute_constant,
         merge_powers,

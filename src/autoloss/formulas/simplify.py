@@ -17,13 +17,16 @@ from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual,
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression
-from autoloss.space.form import ACTIVATIONS, PAIR_KERNELS, Activation, BranchForm, Kernel
+from autoloss.space.form import ACTIVATIONS, PAIR_KERNELS, BranchForm, Kernel
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.pairs import PairBranch
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 from autoloss.space.ranges import BINARY, BOUNDS, LARGE, POSITIVE, REAL, Range, bound_power, bound_product, bound_sum
 
-KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box", *PAIR_KERNELS.values())
+_PAIRS = [PairBranch(columns=("value", "weight"), activation=name, weigh="item") for name in PAIR_KERNELS]
+_BRANCHES = [*(ActivatedBranch(activation=name) for name in ACTIVATIONS), BoxRegression(), *_PAIRS]
+KNOWN: Mapping[Kernel | None, Mapping[str, Range]] = {branch.kernel: branch.ranges for branch in _BRANCHES}
+"""What makes the leaves → what is known of them."""
 KEPT = 20_000
 """Terms that a rewriter remembers before it starts anew; about 5 kB each."""
 
@@ -53,17 +56,12 @@ def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *
     >>> print(term, "|", term.unicode, "|", term.latex)
     -y * log(p) | −y·log(p) | -y \\cdot \\log\\left(p\\right)
     """
-    if activation not in KNOWN_ACTIVATIONS:
-        raise unknown("activation", str(activation), KNOWN_ACTIVATIONS)
-    areas = BoxRegression().ranges
-    pairs = [PairBranch(columns=("value", "weight"), activation=name, weigh="item") for name in PAIR_KERNELS]
-    made = [branch for branch in pairs if branch.kernel == activation]
-    plain: Activation = "softmax" if activation == "softmax" else "sigmoid" if activation == "sigmoid" else "none"
-    known = made[0].ranges if made else ActivatedBranch(activation=plain).ranges
+    if activation not in KNOWN:
+        raise unknown("activation", str(activation), map(str, KNOWN))
     read = parse(formula) if isinstance(formula, str) else formula
     term = read if isinstance(read, Term) else to_term(read)
-    is_single = bool(term.leaves) and (bool(made) or term.leaves <= areas.keys())
-    return simplify_term(term, {**areas, **known, **({"y": BINARY} if one_hot else {})}, is_single)
+    is_single = bool(term.leaves) and (activation in PAIR_KERNELS.values() or term.leaves <= KNOWN["box"].keys())
+    return simplify_term(term, {**KNOWN["box"], **KNOWN[activation], **({"y": BINARY} if one_hot else {})}, is_single)
 
 
 def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,8 +91,7 @@ class Loss(Mapping[str, Expression]):
         given = {MAIN: trees} if isinstance(trees, Expression | str) else trees
         if not given:
             raise ValueError("A loss needs a tree for at least one branch.")
-        parsed = {name: parse(tree) if isinstance(tree, str) else tree for name, tree in given.items()}
-        self._trees = MappingProxyType(parsed)
+        self._trees = {name: parse(tree) if isinstance(tree, str) else tree for name, tree in given.items()}
 
     @classmethod
     def parse(
@@ -152,9 +150,6 @@ class Loss(Mapping[str, Expression]):
 
     def __hash__(self) -> int:
         return hash(frozenset(self._trees.items()))
-
-    def __reduce__(self) -> tuple[type[Loss], tuple[dict[str, Expression]]]:
-        return Loss, (dict(self._trees),)
 
     @property
     def operators(self) -> int:
