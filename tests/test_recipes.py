@@ -195,8 +195,20 @@ def test_published_figures_are_the_papers():
     assert row("cityscapes-r101-deeplabv3+", "found", "bf1") == [9.3, 77.7]
     assert row("voc-r50-deeplabv3+", "ASL", "miou") == [78.4, 66.9]
     assert row("voc-r101-pspnet", "found", "miou") == [78.5, 64.9]
-    assert [next(iter(row.figures.values())) for row in recipes.ON_COCO] == [37.3, 37.9, 37.6, 38.5, 38.0, 38.1]
-    assert [next(iter(row.figures.values())) for row in recipes.MASKS_ON_COCO] == [34.6, 34.4, 34.7, 34.8]
+    assert [next(iter(row.figures.values())) for row in recipes.PUBLISHED["coco-r50-faster-rcnn"]] == [
+        37.3,
+        37.9,
+        37.6,
+        38.5,
+        38.0,
+        38.1,
+    ]
+    assert [next(iter(row.figures.values())) for row in recipes.PUBLISHED["coco-r50-mask-rcnn"]] == [
+        34.6,
+        34.4,
+        34.7,
+        34.8,
+    ]
     assert row("coco-r101-faster-rcnn", "found", "map") == [39.9]
     assert row("voc-r50-faster-rcnn", "CE + L1 + CE + IoU", None) == [80.4]
 
