@@ -41,12 +41,10 @@ def tiny_digits(metric: str) -> Task:
     return get("digits-seg", metric, train=64, valid=16, test=16, epochs=1, batch_size=16)
 
 
-def tiny_detection(frozen: str, name: str = "digits-det") -> Task:
-    # Masks take most of an evaluation.
+def tiny_detection(name: str) -> Task:
+    # Four steps. Masks take most of an evaluation.
     measured = 4 if name == "digits-det" else 2
-    options = {"train": 8, "epochs": 2, "batch_size": 4, "size": 64, "learning_rate": 1e-5}
-    task = get(name, valid=measured, test=measured, **options)
-    return freeze_branches(task, {frozen: ""}) if frozen else task
+    return get(name, valid=measured, test=measured, train=4, epochs=2, batch_size=2, size=64, learning_rate=1e-5)
 
 
 def tiny_figures() -> Task:
@@ -58,10 +56,10 @@ TASKS: dict[str, Callable[[], Task]] = {
     "rows": random_rows,
     "digits-seg": functools.partial(tiny_digits, "miou"),
     "digits-seg bf1": functools.partial(tiny_digits, "bf1"),
-    "digits-det": functools.partial(tiny_detection, ""),
-    "digits-ins": functools.partial(tiny_detection, "", "digits-ins"),
+    "two-heads, one frozen": lambda: freeze_branches(TwoHeadsTask(), {"place": ""}),
+    "digits-det": functools.partial(tiny_detection, "digits-det"),
+    "digits-ins": functools.partial(tiny_detection, "digits-ins"),
     "figures-pose": tiny_figures,
-    "digits-det 2 branches": functools.partial(tiny_detection, "rpn"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import decimal
 import gc
+import importlib
 import multiprocessing
 import os
 import resource
@@ -197,8 +198,9 @@ def test_a_value_that_cannot_be_compared_is_restored():
 
 
 def test_modules_that_are_forgotten_or_replaced_come_back_and_new_ones_stay():
+    module = importlib.import_module("autoloss.proposing.history")
     state = read_state()
-    module = sys.modules.pop("autoloss.proposing.history")
+    del sys.modules["autoloss.proposing.history"]
     sys.modules["autoloss.errors"] = sys.modules["autoloss.a_new_one"] = sys
     try:
         assert restore_state(state) == []

@@ -110,7 +110,7 @@ class _Modules(dict[str, Any]):
     """Modules by name; equal to an earlier reading if none of these changed, whatever was imported since."""
 
     def __eq__(self, before: object) -> bool:
-        return isinstance(before, _Modules) and before.items() <= self.items()
+        return isinstance(before, _Modules) and (dict.__eq__(self, before) or before.items() <= self.items())
 
     def __repr__(self) -> str:
         return "modules"
@@ -197,7 +197,7 @@ SETTINGS.update(
         _pair("sys", "getrecursionlimit", "setrecursionlimit"),
         _pair("sys", "gettrace", "settrace"),
         _pair("sys", "getprofile", "setprofile"),
-        *(_pair("signal", "getsignal", "signal", number) for number in signal.valid_signals()),
+        *(_pair("_signal", "getsignal", "signal", number) for number in signal.valid_signals()),
         *(_pair("resource", "getrlimit", "setrlimit", number) for number in _LIMITS),
         _pair("torch", "get_default_dtype", "set_default_dtype"),
         _pair("torch", "is_grad_enabled", "set_grad_enabled"),
