@@ -268,6 +268,25 @@ def test_dissimilarity_by_hand():
     assert found.item() == pytest.approx(1 - (first + second) / 2, rel=1e-9)
 
 
+def test_absolute_error_with_ssim_does_not_depend_on_the_unit_of_an_image():
+    generator = torch.Generator().manual_seed(0)
+    target = torch.rand(2, 1, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    target[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
+    prediction = (target + 0.1 * torch.randn(target.shape, generator=generator, dtype=torch.float64)).requires_grad_()
+    branch = ActivatedBranch(activation="none")
+    loss = ENTRIES["baseline/l1_ssim"].make_branch_loss("main", branch)
+    found = loss(prediction, {"target": target})
+    error = (prediction - target).abs().mean()
+    similar = compute_ssim(prediction, target).mean()
+    assert found.item() == pytest.approx(0.84 * (1 - similar.item()) + 0.16 * error.item())
+    found.backward()
+    assert prediction.grad is not None
+    assert prediction.grad.isfinite().all()
+    bytes_of_it = [255 * values.detach() - 30 for values in (prediction, target)]
+    assert loss(bytes_of_it[0], {"target": bytes_of_it[1]}).item() == pytest.approx(found.item())
+    assert loss(target, {"target": target}).item() == pytest.approx(0, abs=1e-9)
+
+
 def test_ce_ssim_is_the_sum_of_both():
     target = scene()
     target[:, 3] = 255

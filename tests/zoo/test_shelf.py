@@ -146,6 +146,14 @@ def test_losses_of_vectors_fit_several_outputs_alone(outputs: int):
     assert ("Euclidean distance" in [one.label for one in baselines(task)]) is (outputs == 2)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1,)])
+def test_structural_similarity_is_a_baseline_of_images_of_values_alone(shape: tuple[int, ...]):
+    pair = torch.rand(16, *shape), torch.rand(16, *shape)
+    make = (lambda: nn.Conv2d(1, 1, 3, padding=1)) if len(shape) == 3 else (lambda: nn.Linear(1, 1))
+    task = autoloss.SupervisedTask(make, pair, pair, "none", lambda p, y: -(p - y).abs().mean().item())
+    assert ("absolute error with SSIM" in [one.label for one in baselines(task)]) is (len(shape) == 3)
+
+
 @pytest.mark.parametrize("lowest", [0.5, 0.0, -1.0])
 def test_the_percentage_error_fits_positive_targets_alone(lowest):
     inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))

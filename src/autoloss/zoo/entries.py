@@ -71,6 +71,7 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "baseline/huber": ("usual", "any"),
     "shelf/absolute_error": ("usual", "any"),
     "shelf/euclidean": ("usual", "rows"),
+    "baseline/l1_ssim": ("usual", "space"),
     "shelf/poisson": ("usual", "any"),
     "shelf/squared_log": ("usual", "any"),
     "shelf/absolute_percentage": ("usual", "any"),

@@ -1,4 +1,4 @@
-"""Hand-written losses of classification and segmentation: cross entropies with weights, soft Dice, Lovász and SSIM.
+"""Hand-written losses of classification, segmentation and images of values: weighted cross entropies, soft Dice, Lovász and SSIM.
 
 Such a loss is a function of `Regions`; `RegionLoss` applies it to a branch with mask, weight and precision. None is a tree: they
 divide one sum over the batch by another, sort the errors of a batch, or take means over Gaussian windows.
@@ -30,6 +30,8 @@ WINDOW, DEVIATION = 11, 1.5
 """Of SSIM: side of the window and standard deviation of its Gaussian, in pixels."""
 STABLE_MEAN, STABLE_VARIANCE = 0.01**2, 0.03**2
 """C₁ and C₂ of SSIM for values from 0 to 1."""
+SSIM_SHARE = 0.84
+"""Share of SSIM beside the absolute error of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +263,25 @@ def ssim_loss(regions: Regions) -> Tensor:
 
     Source: Wang et al., 2004, Eq. 13; as a loss of segmentation Qin et al., 2019, BASNet, Eq. 4, here applied to every class.
     """
-    similar = compute_ssim(regions.p, regions.y)
-    counted = regions.counted.expand_as(similar)
-    return torch.where(counted, 1 - similar, torch.zeros_like(similar)).sum() / counted.sum().clamp(min=1)
+    return _average(regions, 1 - compute_ssim(regions.p, regions.y))
+
+
+def ssim_with_absolute_error(regions: Regions) -> Tensor:
+    """Return 0.84 times one minus the structural similarity of images of values, plus 0.16 times the absolute error.
+
+    Both are of values in units of the range of the batch's targets, from its lower end on.
+
+    Source: Zhao et al., 2017, Loss Functions for Image Restoration with Neural Networks, Section III-D, here with one scale.
+    """
+    low, high = regions.y.amin(), regions.y.amax()
+    p, y = ((values - low) / (high - low).clamp(min=EPSILON) for values in (regions.p, regions.y))
+    return _average(regions, SSIM_SHARE * (1 - compute_ssim(p, y)) + (1 - SSIM_SHARE) * (p - y).abs())
+
+
+def _average(regions: Regions, values: Tensor) -> Tensor:
+    """Average values, (N, C, H, W), over classes and the positions that count."""
+    counted = regions.counted.expand_as(values)
+    return torch.where(counted, values, torch.zeros_like(values)).sum() / counted.sum().clamp(min=1)
 
 
 def ssim_with_cross_entropy(regions: Regions) -> Tensor:
