@@ -11,7 +11,8 @@ the standard loss (with several branches also with more weight on the classes), 
 `RIVALS` on the valid split go to the test split, with new training seeds.
 `standing` compares the recommended loss with the best of the others but the found one, `standard_standing` with the standard
 loss: above or below where p < 0.05 over seeds and examples, with Holm's correction for the number of losses in the first, else
-equal. A gain over the standard loss counts as a loss's where it holds in all three columns. `gain` is the share of what the best
+equal. `any_standing` compares it, as it is recommended, with the best of the known ones under any of the optimisers, over seeds
+alone. A gain over the standard loss counts as a loss's where it holds in all three columns. `gain` is the share of what the best
 rival lacks of 1; its interquartile mean over searches has a bootstrap interval, stratified by task. What is finished is kept in a
 work folder, where the searches of a task share the trainings of its rivals, and a search that the file of `--out` holds is not run
 again.
@@ -42,7 +43,7 @@ import autoloss
 from autoloss import zoo
 from autoloss.comparison.baselines import baselines, enter_loss, fits
 from autoloss.comparison.climbing import WEIGHT
-from autoloss.comparison.entrant import TEST, Entrant, Row, compare_paired, sort_by_mean, training_seeds
+from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row, compare_paired, sort_by_mean, training_seeds
 from autoloss.comparison.judgement import SIGNIFICANT, correct_by_holm
 from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.errors import RequestError
@@ -113,6 +114,7 @@ FIGURES = {
     "a found loss is recommended": Figure(("counts", "found")),
     "standing above, recommended recipe": Figure(("counts", "above")),
     "standing below, recommended recipe": Figure(("counts", "below")),
+    "standing below the best under any optimiser": Figure(("counts", "below_any")),
     "gains over the standard loss under all three optimisers": Figure(("counts", "gain_everywhere")),
 }
 
@@ -172,7 +174,8 @@ def _audit(spec: str, seed: int, folder: Path, arguments: argparse.Namespace) ->
     measured = _measure(spec, task, search, folder.with_name("test"), arguments)
     (folder / "done").touch()
     rows = [_describe(spec, seed, column, role, row) for column, found in measured.items() for role, row in found]
-    return rows, [_stand(spec, seed, column, search, found) for column, found in measured.items()]
+    standings = [_stand(spec, seed, column, search, found) for column, found in measured.items()]
+    return rows, [one | _compare_any(one, rows) for one in standings]
 
 
 def _make_task(spec: str, quick: bool, **changes: Any) -> autoloss.Task:
@@ -258,6 +261,10 @@ def _measure_column(
     return [(roles.get(row.entrant.loss, "recommended"), row) for row in rows]
 
 
+def _name(entrant: Entrant) -> str:
+    return entrant.label if entrant.weights else entrant.loss
+
+
 def _is_recommended(entrant: Entrant, search: Search) -> bool:
     """Return whether an entrant is what a search recommends, apart from its learning rate and step rule."""
     recommended = search.recommendation
@@ -280,8 +287,16 @@ def _list_known(task: autoloss.Task) -> list[Entrant]:
 
 def _describe(spec: str, seed: int, column: str, role: str, row: Row) -> dict[str, Any]:
     entrant, score = row.entrant, row.score
-    loss = entrant.label if entrant.weights else entrant.loss
-    values = (spec, seed, column, role, loss, entrant.learning_rate * entrant.scale, score.mean, score.interval)
+    values = (
+        spec,
+        seed,
+        column,
+        role,
+        _name(entrant),
+        entrant.learning_rate * entrant.scale,
+        score.mean,
+        score.interval,
+    )
     return dict(zip(CSV_COLUMNS, (*values, len(score.values), score.values, row.reasons), strict=True))
 
 
@@ -289,12 +304,19 @@ def _stand(spec: str, seed: int, column: str, search: Search, measured: Sequence
     """Compare the recommended loss with the best of the others but the found one, and with the standard loss, as losses."""
     recommended = search.recommendation
     mine = next((row for _, row in measured if _is_recommended(row.entrant, search)), None)
+    loss = None if mine is None else _name(mine.entrant)
     found = next((row for role, row in measured if role == "found"), None)
     rivals = [row for role, row in measured if role != "found" and row.mean is not None]
     # A known loss under another name shares its trainings.
     others = [row for row in rivals if mine is None or row.score.values != mine.score.values]
     chosen = recommended.recipe.get("step_rule", "recipe") if recommended else "recipe"
-    asked = {"task": spec, "search_seed": seed, "column": column, "is_recommended_recipe": column == chosen}
+    asked = {
+        "task": spec,
+        "search_seed": seed,
+        "column": column,
+        "is_recommended_recipe": column == chosen,
+        "loss": loss,
+    }
     origin = None if recommended is None else recommended.origin
     standard = [row for role, row in measured if role == "standard"]
     over = _compare("standard", mine, [row for row in standard if row is not mine and row.mean is not None])
@@ -320,17 +342,47 @@ def _compare(name: str, mine: Row | None, others: Sequence[Row]) -> dict[str, An
     pair, p_value = pairs[best.entrant], p_values.get(best.entrant.label)
     assert pair is not None
     assert best.mean is not None
-    significant = p_value is not None and p_value < SIGNIFICANT
-    standing = "equal" if not significant else "above" if pair.value > 0 else "below"
     gain = pair.value / (1 - best.mean) if best.mean < 1 else 0.0
     values = {
-        "standing": standing,
-        "rival": best.entrant.label if best.entrant.weights else best.entrant.loss,
+        "standing": _place(pair.value, p_value),
+        "rival": _name(best.entrant),
         "difference": pair.value,
         "gain": gain,
         "p_value": p_value,
     }
     return {f"{prefix}{key}": value for key, value in {**values, "interval": pair.half_width}.items()}
+
+
+def _compare_any(standing: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how the recommended loss stands beside the best known one under any optimiser; nothing where another is recommended.
+
+    Args:
+        standing: In one column.
+        rows: Of the same search, in all columns.
+    """
+    here = [row for row in rows if (row["column"], row["loss"]) == (standing["column"], standing["loss"])]
+    if not standing["is_recommended_recipe"] or not here or here[0]["mean"] is None:
+        return {}
+    others = [row for row in rows if row["role"] != "found" and row["mean"] is not None]
+    others = [row for row in others if row["scores"] != here[0]["scores"]]
+    mine, best = Measurements(tuple(here[0]["scores"])), max(others, key=lambda row: row["mean"])
+    pairs = {(row["column"], row["loss"]): compare_paired(mine, Measurements(tuple(row["scores"]))) for row in others}
+    p_values = correct_by_holm({key: pair and pair.p_value for key, pair in pairs.items()})
+    key = best["column"], best["loss"]
+    pair, p_value = pairs[key], p_values.get(key)
+    assert pair is not None
+    return {
+        "any_standing": _place(pair.value, p_value),
+        "any_rival": f"{best['loss']}, {best['column']}",
+        "any_difference": pair.value,
+        "any_p_value": p_value,
+    }
+
+
+def _place(difference: float, p_value: float | None) -> str:
+    if p_value is None or p_value >= SIGNIFICANT:
+        return "equal"
+    return "above" if difference > 0 else "below"
 
 
 def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -342,10 +394,12 @@ def _count(standings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     everywhere = [part for part in by_search.values() if len(part) == len(COLUMNS)]
     origins = Counter(one["origin"] for one in chosen)
     places = Counter(one["standing"] for one in chosen)
+    anywhere = Counter(one.get("any_standing") for one in chosen)
     return {
         "searches": len(searches),
         **{origin: origins[origin] for origin in ("found", "shelf", "standard")},
         **{place: places[place] for place in ("above", "equal", "below")},
+        **{f"{place}_any": anywhere[place] for place in ("above", "equal", "below")},
         "above_everywhere": sum(all(one["standing"] == "above" for one in part) for part in everywhere),
         "gain_everywhere": sum(all(one["standard_standing"] == "above" for one in part) for part in everywhere),
         "found_above_everywhere": sum(all(one["found_standing"] == "above" for one in part) for part in everywhere),
