@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import torch
@@ -15,10 +17,20 @@ import faults_folders
 import faults_outside
 import faults_sharing
 import toy
+from autoloss.comparison import record
 from autoloss.proposing.evolution import LEAST_OBSERVED
 from autoloss.proposing.mutation import Kind
 from crash_points import POINTS
 from promise import Shown
+
+RATES = {name: getattr(record, name) for name in ("LEARNING_RATES", "NEAR_RATES")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rate() -> Iterator[None]:
+    """Let the drivers, which are forked from here, tune at one rate: a third of their trainings would be those of the others."""
+    with mock.patch.multiple(record, **dict.fromkeys(RATES, (1.0,))):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,5 +114,8 @@ def test_folders_that_are_copied_moved_or_locked_under_a_search_lose_nothing(kno
 
 
 @pytest.mark.parametrize("kind", ["one line is read"])
-def test_a_search_ends_as_it_would_have_whoever_reads_or_interrupts_it(kind, known, tmp_path):
+def test_a_search_ends_as_it_would_have_whoever_reads_or_interrupts_it(kind, tmp_path):
+    # Its driver is no fork, and tunes at all rates.
+    with mock.patch.multiple(record, **RATES):
+        known = faults_driver.clean(tmp_path / "known", faults.EVALUATIONS)
     assert_kept(faults_outside.outside(tmp_path, known, 1, [kind]))
