@@ -34,15 +34,15 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
+def pytest_collection() -> Iterator[None]:
     """Import without collecting garbage: there is next to none, and to look for it takes a third of the time."""
     gc.disable()
     try:
         return (yield)
     finally:
-        if hasattr(session.config, "workerinput"):
-            # Modules stay until the end, which need not take them apart.
-            gc.freeze()
+        gc.freeze()
+        # Triton names every object that is left at the end.
+        atexit.register(gc.unfreeze)
         gc.enable()
 
 
