@@ -197,7 +197,7 @@ SETTINGS.update(
         _pair("sys", "getrecursionlimit", "setrecursionlimit"),
         _pair("sys", "gettrace", "settrace"),
         _pair("sys", "getprofile", "setprofile"),
-        *(_pair("_signal", "getsignal", "signal", number) for number in signal.valid_signals()),
+        *(_pair("signal", "getsignal", "signal", number) for number in signal.valid_signals()),
         *(_pair("resource", "getrlimit", "setrlimit", number) for number in _LIMITS),
         _pair("torch", "get_default_dtype", "set_default_dtype"),
         _pair("torch", "is_grad_enabled", "set_grad_enabled"),
