@@ -285,6 +285,14 @@ def test_absolute_error_with_ssim_does_not_depend_on_the_unit_of_an_image():
     bytes_of_it = [255 * values.detach() - 30 for values in (prediction, target)]
     assert loss(bytes_of_it[0], {"target": bytes_of_it[1]}).item() == pytest.approx(found.item())
     assert loss(target, {"target": target}).item() == pytest.approx(0, abs=1e-9)
+    # Equal targets have no range, and ignored ones do not widen it.
+    flat = loss(prediction.detach(), {"target": torch.zeros_like(target)})
+    assert flat.item() < 2
+    ignoring = ENTRIES["baseline/l1_ssim"].make_branch_loss("main", ActivatedBranch(activation="none", ignore_index=-9))
+    shifted = [100 + values.detach() for values in (prediction, target)]
+    assert ignoring(shifted[0], {"target": shifted[1]}).item() == pytest.approx(found.item())
+    shifted[1][0, 0, -1] = -9
+    assert ignoring(shifted[0], {"target": shifted[1]}).item() == pytest.approx(found.item(), rel=0.2)
 
 
 def test_ce_ssim_is_the_sum_of_both():

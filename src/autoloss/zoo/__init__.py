@@ -8,19 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autoloss.zoo.entries import ENTRIES as ENTRIES
-from autoloss.zoo.entries import SHELF as SHELF
-from autoloss.zoo.entry import Entry as Entry
-from autoloss.zoo.resolving import get as get
-from autoloss.zoo.resolving import get_entry as get_entry
-from autoloss.zoo.resolving import names as names
-from autoloss.zoo.resolving import resolve as resolve
+from autoloss.zoo.entries import ENTRIES, SHELF
+from autoloss.zoo.entry import Entry
+from autoloss.zoo.resolving import get, get_entry, names, resolve
 
 if TYPE_CHECKING:
-    from autoloss.zoo.auto_seg import AutoSegLoss as AutoSegLoss
-    from autoloss.zoo.auto_seg import Curve as Curve
-    from autoloss.zoo.region_losses import RegionLoss as RegionLoss
-    from autoloss.zoo.region_losses import weighted_cross_entropy as weighted_cross_entropy
+    from autoloss.zoo.auto_seg import AutoSegLoss, Curve
+    from autoloss.zoo.region_losses import RegionLoss, weighted_cross_entropy
 
 _HOMES = {
     "AutoSegLoss": "auto_seg",
@@ -29,6 +23,20 @@ _HOMES = {
     "weighted_cross_entropy": "region_losses",
 }
 """Name → module from which it is imported at first use, since it needs torch."""
+
+__all__ = [
+    "ENTRIES",
+    "SHELF",
+    "AutoSegLoss",
+    "Curve",
+    "Entry",
+    "RegionLoss",
+    "get",
+    "get_entry",
+    "names",
+    "resolve",
+    "weighted_cross_entropy",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -269,12 +269,14 @@ def ssim_loss(regions: Regions) -> Tensor:
 def ssim_with_absolute_error(regions: Regions) -> Tensor:
     """Return 0.84 times one minus the structural similarity of images of values, plus 0.16 times the absolute error.
 
-    Both are of values in units of the range of the batch's targets, from its lower end on.
+    Both are of values in units of the range of the batch's targets that count, from its lower end on, or as they are if that is 0.
 
     Source: Zhao et al., 2017, Loss Functions for Image Restoration with Neural Networks, Section III-D, here with one scale.
     """
-    low, high = regions.y.amin(), regions.y.amax()
-    p, y = ((values - low) / (high - low).clamp(min=EPSILON) for values in (regions.p, regions.y))
+    # What does not count is 0, and may lie outside the range; the mean does not.
+    low, high = torch.where(regions.counted, regions.y, _average(regions, regions.y)).aminmax()
+    unit = torch.where(high > low, high - low, 1.0)
+    p, y = ((values - low) / unit for values in (regions.p, regions.y))
     return _average(regions, SSIM_SHARE * (1 - compute_ssim(p, y)) + (1 - SSIM_SHARE) * (p - y).abs())
 
 
