@@ -16,6 +16,16 @@ def test_a_formula_that_is_a_known_loss_is_named():
     assert "y * p * p has" not in said
 
 
+def test_a_loss_of_probabilities_on_values_is_named_and_the_other_way_round():
+    values = ["--data", "diabetes", "--metric", "r2"]
+    said = screens.run(*WORDS, *values, "--loss", "baseline/ce", "--loss", "baseline/huber")[2]
+    assert "baseline/ce is a loss of probabilities, but the task predicts values." in said
+    assert "baseline/huber" not in said
+    said = screens.run(*WORDS, "--loss", "main: baseline/mse", "--loss", "baseline/bce")[2]
+    assert "baseline/mse is a loss of values, but the task predicts probabilities." in said
+    assert "baseline/bce" not in said
+
+
 def test_trainings_without_a_score_end_with_exit_code_1():
     words = [*WORDS, "--loss", "exp(exp(exp(exp(y + p))))"]
     code, out, said = screens.run(*words)

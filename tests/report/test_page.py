@@ -301,7 +301,7 @@ def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_p
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="has no pictures"):
         write_report(directory, scenes=True)
-    with pytest.raises(RequestError, match="omit the scenes"):
+    with pytest.raises(RequestError, match="autoloss failures"):
         write_report(begin(tmp_path / "empty"), scenes=True)
 
 

@@ -397,7 +397,7 @@ def test_a_search_says_its_doubts_before_it_draws(elsewhere, capsys):
     said = capsys.readouterr().out
     assert ended.value.code == 0, said
     assert "Check the task: The network's predictions are never negative and add up to 1" in said
-    assert said.index("Check the task") < said.index("Best of")
+    assert said.index("Check the task") < said.index("Best losses")
 
 
 def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):

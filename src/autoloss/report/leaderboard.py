@@ -83,7 +83,7 @@ def top_table(
     ]
     lines = [" · ".join(notes), *(f"in training: #{one['id']}  {one['loss']}" for one in running)]
     return table(
-        f"Best of {len(search.reader.settled)} losses in {search.directory}",
+        f"Best losses in {search.directory}, of {len(search.reader.settled)} in all",
         columns,
         [[write(row) for write in columns.values()] for row in rows],
         "\n".join([*lines, describe_never_trained(search), *search.settings.changes]),

@@ -266,7 +266,7 @@ class Search:
             RequestError: It has no outcome, or no loss has a score.
         """
         if number is None and not self.top(1):
-            raise RequestError(f"No loss of the run in {self.directory} has a score yet; name one by its number.")
+            raise RequestError(f"No loss of the run in {self.directory} has a score yet; see `autoloss failures`.")
         for found in [self.best] if number is None else self.losses([number]):
             return found
         listed = ", ".join(f"#{found.id}" for found in self.top(LISTED)) or "none has a score yet"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ from autoloss.run.results import find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
+from autoloss.space.form import PROBABILITIES
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
 from autoloss.store.database import ignore
@@ -41,8 +42,6 @@ from autoloss.tasks.task import Task
 from autoloss.zoo.entries import say_loss
 
 FINAL = FinalSettings()
-BASELINES = ("usual", "all")
-"""The baselines that close a search too, and all that fit the task."""
 TRAININGS = 24.0
 """Training equivalents that are enough for every kind of rung of the ladder, on three seeds at last."""
 Observe = Callable[[Finale], None]
@@ -92,7 +91,7 @@ def score(
         split: Split that is evaluated, `valid` or `test`.
         also: Further metrics that the task has to measure; each row holds all of them.
         workers: Processes that train; 0 trains in this process.
-        say: Called with a sentence for each loss that is a known one on this task, up to a factor.
+        say: Called with a sentence for each loss that is a known one on this task, up to a factor, or one of other predictions.
         observe: Called with the progress after each training.
 
     Returns:
@@ -119,7 +118,7 @@ def score(
     with _start_record(evaluator, min(workers, len(entrants) * seeds), observe, "training") as record:
         rows = sort_by_mean(record.compare_losses(entrants, training_seeds, split))
     if say is not None:
-        for text in _describe_identities(request, entrants):
+        for text in (*_describe_misfits(losses, request.task), *_describe_identities(request, entrants)):
             say(text)
     return rows
 
@@ -131,6 +130,16 @@ def _enter_loss(loss: str, request: Request) -> Entrant:
     # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
     text = label if any(named) else join_branches(resolved)
     return Entrant(say_loss(label), text, baseline=all(named)).follow(request.configuration.search).spell_out()
+
+
+def _describe_misfits(losses: Sequence[str], task: Task) -> Iterator[str]:
+    """Say of each loss of the zoo that it is one of probabilities where the task predicts values, or the other way round."""
+    first = next(iter(task.branches.values()))
+    for name, part in (pair for loss in losses for pair in split_branches(loss).items() if pair[1] in zoo.names()):
+        kernels = zoo.get_entry(part).activation, task.branches.get(name, first).kernel
+        if kernels.count("none") == 1 and {*PROBABILITIES} & {*kernels}:
+            published, own = ("values" if one == "none" else "probabilities" for one in kernels)
+            yield f"{part} is a loss of {published}, but the task predicts {own}."
 
 
 def _describe_identities(request: Request, entrants: Sequence[Entrant]) -> Iterator[str]:
@@ -161,7 +170,7 @@ def compare(
     top: Count = FINAL.compare,
     seeds: Count = FINAL.compare_seeds,
     workers: Natural = 2,
-    baselines: str = "usual",
+    baselines: Literal["usual", "all"] = "usual",
     operators: Sequence[Operator] = (),
     trust: bool = False,
     say: Callable[[str], None] | None = None,
@@ -198,16 +207,13 @@ def compare(
     >>> rows[0].mean >= rows[-1].mean
     True
     """
-    if baselines not in BASELINES:
-        raise unknown("choice of baselines", baselines, BASELINES)
     path = Path(directory)
     Store(path).close()
     with lock_run(path), Store(path, write=True) as store:
         found = open_run(path)
+        found.choose(None)
         ranked = found.best_first(max(top, found.configuration.final.confirm))
         best = choose_compared([found.enter(loss.id, loss.formula) for loss in ranked], top)
-        if not best:
-            raise RequestError(f"No loss of the run in {path} has a score yet; nothing can be compared.")
         request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
             raise RequestError(f"Task {request.task.name!r} has no test split; give one to compare on.")
@@ -291,7 +297,7 @@ def tune(
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
     frozen: Mapping[str, str] | None = None,
-    trainings: float = TRAININGS,
+    trainings: Annotated[float, Field(ge=LEAST_BUDGET)] = TRAININGS,
     seed: Natural = 0,
     workers: Natural = 2,
     say: Callable[[str], None] = ignore,
@@ -322,8 +328,6 @@ def tune(
     >>> ladder.best.mean >= ladder.given.mean
     True
     """
-    if not trainings >= LEAST_BUDGET:
-        raise RequestError(f"trainings is {trainings:g}; at least {LEAST_BUDGET:g} are needed to compare anything.")
     request = make_request(task, seed=seed, metric=metric, options=options, frozen=frozen)
     evaluator = prepare(request)
     if not evaluator.has_standard:

@@ -78,8 +78,8 @@ def read_scenes(search: Search, formula: str) -> Scenes | None:
 
 
 @importable_files()
-def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
-    """Train with the found loss and with the standard loss, and store the scenes beside the run.
+def make_scenes(search: Search, say: Callable[[str], None] = lambda text: None) -> Scenes:
+    """Train with the best loss and with the standard loss, and store the scenes beside the run.
 
     Each loss is trained at the learning rate at which it was compared.
     """
@@ -88,6 +88,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
     from autoloss.run.resolving import load_task, operator_table
     from autoloss.training.training import Diverged
 
+    best = search.choose(None)
     check_trust(search.settings, search.directory, search.trust)
     reference, operators = search.settings.task, operator_table(search.operators)
     task = load_task(reference)
@@ -95,7 +96,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
         raise RequestError(f"The task {task.name} has no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
     seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
-    entrants = {"the found loss": Entrant(f"#{search.best.id}", formula), standard: baselines(task)[0]}
+    entrants = {"the found loss": Entrant(f"#{best.id}", best.formula), standard: baselines(task)[0]}
     losses = {name: find_learning_rate(search, entrant) for name, entrant in entrants.items()}
     request = Request(task=task, reference=reference, configuration=search.configuration, operators=operators)
     evaluator, drawn = prepare(request, samples=False), []
@@ -107,7 +108,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
             raise RequestError(f"The training with {name} {ended}: {pictures.reason}. Leave out --scenes.")
         drawn.append(pictures)
     scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
-    found = Scenes(formula, standard, seed, scenes, tuple(losses.values()))
+    found = Scenes(best.formula, standard, seed, scenes, tuple(losses.values()))
     # The scenes are not stored if the folder cannot be written.
     with suppress(RequestError):
         write_text(search.directory / FILE, json.dumps(asdict(found)))

@@ -39,11 +39,8 @@ def write_report(
     _refuse_other(path)
     reader = Reader(directory)
     contents = gather_contents(reader)
-    best = contents.summary.best
-    if scenes and best is None:
-        raise RequestError(f"No loss of the run in {directory} has a score yet; omit the scenes.", argument="scenes")
-    if scenes and best is not None and contents.scenes is None:
-        contents.scenes = make_scenes(Search(reader, trust=trust), best.formula.found, say)
+    if scenes and contents.scenes is None:
+        contents.scenes = make_scenes(Search(reader, trust=trust), say)
     write_text(path, page(contents))
     return path, list(reader.damaged)
 

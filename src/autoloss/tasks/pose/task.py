@@ -191,15 +191,13 @@ PROXY = NetworkOptions(
 )
 """The proxy of pose estimation (Appendix A)."""
 FULL = NetworkOptions(
-    recipe=Recipe(
+    recipe=replace(
+        PROXY.recipe,
         epochs=210,
         batch_size=512,
-        optimizer="adam",
         learning_rate=5e-4,
-        weight_decay=0.0,
         schedule="steps",
         milestones=(170 / 210, 200 / 210),
-        minimum_learning_rate=0.0,
         warmup_steps=500,
     )
 )
