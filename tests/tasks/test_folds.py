@@ -141,3 +141,25 @@ CLAIMS = [claim for claim in conformance.CLAIMS if claim.__name__ != "pictures_h
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
 def test_task(claim):
     claim(task())
+
+
+@pytest.mark.parametrize(
+    ("target", "activation", "channels"),
+    [
+        (rows()[1].bool(), "softmax", 2),
+        (rows()[1].bool(), "sigmoid", 1),
+        (rows()[0][:, 0], "none", 1),
+        (rows()[0][:, :3] * 1000, "none", 3),
+    ],
+)
+def test_targets_of_any_kind_are_looked_at_without_validation_data(target, activation, channels):
+    made = SupervisedTask(
+        lambda: nn.Linear(4, channels),
+        (rows()[0], target),
+        activation=activation,
+        metric=lambda prediction, target: 0.0,
+        recipe=Recipe(epochs=1),
+    )
+    assert made.folds == 10
+    said = [text for text in made.diagnose() if "are of size" in text]
+    assert len(said) == (activation == "none" and channels == 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import autoloss
 from autoloss.errors import RequestError
@@ -37,9 +37,14 @@ class Rows(Dataset):
         return self.data[0][row], int(self.data[1][row])
 
 
+def sample(first: int, end: int) -> DataLoader:
+    """Return a loader of some rows of a data set that all loaders have."""
+    return DataLoader(ALL, batch_size=8, sampler=SubsetRandomSampler(range(first, end)))
+
+
 A, B = draw(64, 0), draw(64, 1)
 HALF = tuple(torch.cat([one[:40], other[:24]]) for one, other in zip(A, B, strict=True))
-ROWS = Rows(A)
+ROWS, ALL = Rows(A), TensorDataset(*A)
 CASES = {
     "the same tensors": ((A, A), ["64 of 64 valid examples are in the train data"]),
     "equal tensors in another order": ((A, tuple(part.flip(0) for part in A)), ["64 of 64 valid"]),
@@ -47,6 +52,8 @@ CASES = {
     "all three": ((A, A, A), ["64 of 64 valid", "test examples are in the train", "test examples are in the valid"]),
     "the same data set": ((ROWS, ROWS), ["64 of 64 valid"]),
     "two data sets of the same rows": ((Rows(A), Rows(A)), ["64 of 64 valid"]),
+    "samplers of one data set": ((sample(0, 40), sample(10, 50)), ["30 of 40 valid"]),
+    "samplers of different rows": ((sample(0, 40), sample(40, 64)), []),
     "different tensors": ((A, B), []),
     "different data sets": ((Rows(A), Rows(B)), []),
 }

@@ -92,7 +92,7 @@ def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]
         target = whole[1].float()
         if branch.ignore_index is not None:
             target = target.masked_fill(target == branch.ignore_index, 0)
-        outputs = target.reshape(len(train), branch.channels or 1, -1)
+        outputs = target.reshape(len(target), branch.channels or 1, -1)
         # As a norm, since a square would be a copy of all targets.
         sizes = torch.linalg.vector_norm(outputs, dim=(0, 2)) / math.sqrt(outputs[:, 0].numel())
         if sizes.max() > LARGEST_TARGET:
@@ -129,12 +129,12 @@ def _count_shared(one: Split, other: Split) -> int:
     """Return how many examples of the second split are in the first as well."""
     if one.dataset is other.dataset:
         return len(set(one.indices.tolist()) & set(other.indices.tolist()))
-    wholes = one.whole(), other.whole()
-    if wholes[0] is None or wholes[1] is None:
+    if one.whole() is None or other.whole() is None:
         few = min(len(one), len(other), COMPARED)
         first = list_tensors(one.first(few)), list_tensors(other.first(few))
         return len(other) if len(one) == len(other) and all(map(torch.equal, *first)) else 0
-    known, others = (_fingerprint_rows(whole) for whole in wholes)
+    # Samplers of two loaders may divide one data set.
+    known, others = (_fingerprint_rows(split.whole())[split.indices.unique()] for split in (one, other))
     return int(np.isin(others, known).sum())
 
 

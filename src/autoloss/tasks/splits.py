@@ -179,7 +179,7 @@ class Split:
         if target.ndim != 1 or target.is_floating_point():
             drawn = KFold(parts, shuffle=True, random_state=0).split(self.indices)
         else:
-            labels = torch.cat([targets for _, targets in self.in_order(1024)])
+            labels = torch.cat([targets.long() for _, targets in self.in_order(1024)])
             values, numbers = labels.unique(return_counts=True)
             if (rare := values[numbers < parts]).numel() and count:
                 raise RequestError(
