@@ -410,6 +410,22 @@ def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):
         assert "the metric is ξ₀ = " in said
 
 
+@pytest.mark.parametrize(("bias", "ends"), [(0.2, ""), (-0.1, ", nn.Sigmoid()"), (0.1, ", nn.Sigmoid()")])
+def test_small_positive_outputs_are_no_sigmoid(bias, ends, elsewhere, capsys):
+    """Untrained networks differ in one constant; around 0 it may be positive by chance."""
+    network = (
+        "def network():\n"
+        f"    made = nn.Sequential(nn.Linear(4, 3){ends})\n"
+        f"    nn.init.constant_(made[0].bias, {bias})\n"
+        "    nn.init.uniform_(made[0].weight, -0.01, 0.01)\n"
+        "    return made"
+    )
+    (elsewhere / "task.py").write_text(TASK.format(change=MULTI_LABEL + network))
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--no-rates", *QUICK])
+    assert ("between 0 and 1" in capsys.readouterr().out) == bool(ends)
+
+
 def test_check_says_what_a_search_does_by_itself_at_another_rate(elsewhere, capsys):
     (elsewhere / "task.py").write_text(
         TASK.format(change="recipe = Recipe(epochs=12, batch_size=16, learning_rate=0.003)")

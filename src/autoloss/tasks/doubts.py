@@ -187,12 +187,12 @@ def _prefers_logits(branch: ActivatedBranch, sample: Sample) -> bool:
 
 
 def _find_ending(raw: Sequence[Tensor]) -> str | None:
-    """Describe predictions that do not look raw; None if they do."""
+    """Describe predictions that do not look raw, which lie around 0, those of a sigmoid around 1/2; None if they look raw."""
     least, most = min(float(one.min()) for one in raw), max(float(one.max()) for one in raw)
     several = all(one.shape[1] > 1 for one in raw)
     if least >= 0 and several and all(bool((one.sum(dim=1) - 1).abs().max() < 1e-4) for one in raw):
         return "are never negative and add up to 1: it ends in a softmax. Return the outputs of the last layer before its softmax;"
-    if least > 0 and most < 1:
+    if least > 0 and most < 1 and (least > 0.25 or most > 0.5):
         return "are all between 0 and 1. If it ends in a sigmoid, return the outputs of the layer before it:"
     if least == 0 and sum(int((one == 0).sum()) for one in raw) > sum(one.numel() for one in raw) / 20:
         return "are never negative, and many are 0: it seems to end in a ReLU. Return its last layer without an activation;"
