@@ -228,6 +228,7 @@ def _list_transfer() -> dict[str, str]:
         f"{one['kind']} {_write_score(one['correlation'], 2)} [{_write_score(one['low'], 2)}, {_write_score(one['high'], 2)}]"
         for one in found["order"]
     ]
+    poses = [row for row in found["rows"] if (row["kind"], row["place"]) == ("poses", "home")]
     cells = {(one["kind"], one["place"]): _write_score(one["correlation"], 2) for one in shown}
     kinds, places = (list(dict.fromkeys(key[part] for key in cells)) for part in (0, 1))
     rows = [[kind, *(cells.get((kind, place), "–") for place in places)] for kind in kinds]
@@ -236,6 +237,8 @@ def _list_transfer() -> dict[str, str]:
         "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
         "transfer_found_best": str(sum(row["origin"] == "found" for row in best)),
         "transfer_places": str(len(best)),
+        "poses_paper": _write_score(next(row["mean"] for row in poses if row["origin"] == "paper")),
+        "poses_found": _write_score(max(row["mean"] for row in poses if row["origin"] == "found")),
         "order_losses": str(found["order"][0]["losses"]),
         "order_correlations": ", ".join(orders),
     }

@@ -1,7 +1,7 @@
 """Losses used elsewhere without searching again: another set, a wider network, a longer schedule, another optimiser.
 
 python bench/finding/transfer.py --work /tmp/transfer.sqlite --out bench/results/transfer.json      keeps each training; goes on
-python bench/finding/transfer.py --kinds poses detection instances --work …                          the other losses of the paper
+python bench/finding/transfer.py --kinds detection instances --work …                                the other losses of the paper
 
 The paper's generalisation tables in small: its losses (Appendix B), those that our searches found on the home set (their scripts'
 documents in bench/results/), and the hand-made ones. Each is trained in every place at the best of three learning rates there,
@@ -156,7 +156,7 @@ FIGURES = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, seeds=3, losses=36)
-    asked.add_argument("--kinds", nargs="+", choices=PLACES, default=["table", "segmentation"])
+    asked.add_argument("--kinds", nargs="+", choices=PLACES, default=["table", "segmentation", "poses"])
     asked.add_argument("--found", type=int, default=100, help="found losses at most")
     asked.add_argument("--work", type=Path, help="the SQLite file that keeps trainings; without it nothing is kept")
     asked.add_argument("--minutes", type=float, default=1e6, help="begin no training after this time")

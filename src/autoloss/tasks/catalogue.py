@@ -103,8 +103,8 @@ def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
     """Return the entry of a task without importing torch; a RequestError if the name or the metric is unknown."""
     if name not in CATALOGUE:
         raise RequestError(f"{unknown('task', name, CATALOGUE)} A task of your own is named file.py:name.")
-    if metric is not None and metric not in CATALOGUE[name].metrics:
-        raise unknown(f"metric of the task {name}", metric, CATALOGUE[name].metrics)
+    if metric is not None and metric not in (known := CATALOGUE[name].metrics):
+        raise RequestError(f"{unknown(f'metric of the task {name}', metric, known)} For your own: docs/my-task.md.")
     return CATALOGUE[name]
 
 

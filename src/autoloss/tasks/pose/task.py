@@ -66,7 +66,7 @@ class PoseTask(ImageTask):
         options: Recipe, schedule `full`, device and loaders; see `ImageTaskOptions`.
     """
 
-    standard = {MAIN: "baseline/mse"}
+    standard, baselines = {MAIN: "baseline/mse"}, ({MAIN: "pose/oks"},)
     least_images = 64
 
     def __init__(
