@@ -137,7 +137,7 @@ CALLS = {
     "proposer is <class": lambda task, run: autoloss.search(task, proposer=autoloss.Proposer),
     "expected text or none.": lambda task, run: autoloss.search(task, metric=lambda prediction, target: 0.5),
     "top is 0": lambda task, run: autoloss.compare(run, top=0),
-    "baselines is ['ce']; expected text": lambda task, run: autoloss.compare(run, baselines=["ce"]),
+    "baselines is ['ce']; expected 'usual' or 'all'": lambda task, run: autoloss.compare(run, baselines=["ce"]),
     "seeds is 1; expected a whole number, at least 2": lambda task, run: autoloss.explain(run, seeds=1),
     "number is <": lambda task, run: autoloss.explain(run, task),
     "learning_rate is -1.0; expected a number, above 0": lambda task, run: autoloss.retrain(run, learning_rate=-1.0),
