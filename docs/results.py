@@ -237,8 +237,8 @@ def _list_transfer() -> dict[str, str]:
         "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
         "transfer_found_best": str(sum(row["origin"] == "found" for row in best)),
         "transfer_places": str(len(best)),
-        "poses_paper": _write_score(next(row["mean"] for row in poses if row["origin"] == "paper")),
-        "poses_found": _write_score(max(row["mean"] for row in poses if row["origin"] == "found")),
+        "poses_paper": _write_score(next((row["mean"] for row in poses if row["origin"] == "paper"), None)),
+        "poses_found": _write_score(max((row["mean"] for row in poses if row["origin"] == "found"), default=None)),
         "order_losses": str(found["order"][0]["losses"]),
         "order_correlations": ", ".join(orders),
     }

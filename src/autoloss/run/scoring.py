@@ -211,7 +211,7 @@ def compare(
     Store(path).close()
     with lock_run(path), Store(path, write=True) as store:
         found = open_run(path)
-        found.choose(None)
+        found.choose(None)  # Raises where no loss has a score.
         ranked = found.best_first(max(top, found.configuration.final.confirm))
         best = choose_compared([found.enter(loss.id, loss.formula) for loss in ranked], top)
         request = restore_request(found.settings, path, task, operators, trust)

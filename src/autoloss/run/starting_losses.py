@@ -161,7 +161,7 @@ def _read_run(directory: str) -> list[NamedLoss]:
     """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all."""
     run = open_run(directory)
     ranking = [found.id for found in run.best_first(len(run.reader.settled))]
-    run.choose(None)
+    run.choose(None)  # Raises where no loss has a score.
     numbers = set(list(dict.fromkeys([*run.reader.best_by_size, *ranking]))[:FROM_RUN])
     leaves = {name: tuple(found) for name, found in run.settings.leaves.items()}
     chosen = run.losses([number for number in ranking if number in numbers])

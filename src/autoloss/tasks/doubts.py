@@ -126,15 +126,15 @@ def find_shared_examples(splits: Mapping[str, Split]) -> list[str]:
 
 
 def _count_shared(one: Split, other: Split) -> int:
-    """Return how many examples of the second split are in the first as well."""
+    """Return how many examples of the second split are in the first as well; samplers may divide one data set."""
     if one.dataset is other.dataset:
         return len(set(one.indices.tolist()) & set(other.indices.tolist()))
-    if one.whole() is None or other.whole() is None:
+    wholes = one.whole(), other.whole()
+    if wholes[0] is None or wholes[1] is None:
         few = min(len(one), len(other), COMPARED)
         first = list_tensors(one.first(few)), list_tensors(other.first(few))
         return len(other) if len(one) == len(other) and all(map(torch.equal, *first)) else 0
-    # Samplers of two loaders may divide one data set.
-    known, others = (_fingerprint_rows(split.whole())[split.indices.unique()] for split in (one, other))
+    known, others = (_fingerprint_rows(wholes[at])[split.indices.unique()] for at, split in enumerate((one, other)))
     return int(np.isin(others, known).sum())
 
 
@@ -187,7 +187,7 @@ def _prefers_logits(branch: ActivatedBranch, sample: Sample) -> bool:
 
 
 def _find_ending(raw: Sequence[Tensor]) -> str | None:
-    """Describe predictions that do not look raw, which lie around 0, those of a sigmoid around 1/2; None if they look raw."""
+    """Describe predictions that do not look raw; None if they do. Raw ones lie around 0, those of a sigmoid around 1/2."""
     least, most = min(float(one.min()) for one in raw), max(float(one.max()) for one in raw)
     several = all(one.shape[1] > 1 for one in raw)
     if least >= 0 and several and all(bool((one.sum(dim=1) - 1).abs().max() < 1e-4) for one in raw):
