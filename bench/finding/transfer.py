@@ -1,7 +1,7 @@
 """Losses used elsewhere without searching again: another set, a wider network, a longer schedule, another optimiser.
 
 python bench/finding/transfer.py --work /tmp/transfer.sqlite --out bench/results/transfer.json      keeps each training; goes on
-python bench/finding/transfer.py --kinds detection instances --work …                                the other losses of the paper
+python bench/finding/transfer.py --kinds detection instances --work …                                of detectors: hours
 
 The paper's generalisation tables in small: its losses (Appendix B), those that our searches found on the home set (their scripts'
 documents in bench/results/), and the hand-made ones. Each is trained in every place at the best of three learning rates there,
@@ -139,8 +139,16 @@ BY_HAND: Mapping[str, Sequence[str]] = {
     "table": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/focal"),
     "segmentation": ("baseline/dice", "shelf/root_balanced_ce", "shelf/effective_ce", "baseline/asl_miou"),
     "poses": ("baseline/huber", "shelf/absolute_error", "shelf/pseudo_huber", "shelf/cauchy", "shelf/weighted_squares"),
+    "detection": (
+        "rpn_cls: baseline/ce; rpn_reg: baseline/l1; rcnn_cls: 3 * neg(mul(y, log(p))); rcnn_reg: baseline/l1",
+    ),
 }
-HOMES = {"table": "tabular:f1:data=breast_cancer_hard", "segmentation": "digits-seg:miou", "poses": "figures-pose"}
+HOMES = {
+    "table": "tabular:f1:data=breast_cancer_hard",
+    "segmentation": "digits-seg:miou",
+    "poses": "figures-pose",
+    "detection": "digits-det",
+}
 """Kind → the row of the audit whose searches found losses on the home set."""
 TABLES = {"table": "tabular-f1", "segmentation": "worst-digit"}
 """Kind → the task of the table of trained losses whose losses are trained under two schedules."""

@@ -19,11 +19,16 @@ def accuracy(prediction: torch.Tensor, target: torch.Tensor) -> float:
     return (prediction.argmax(1) == target).double().mean().item()
 
 
+class Network(torch.nn.Linear):
+    """Takes inputs of 16 bits as well."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.float())
+
+
 def make(train: object, valid: object, test: object = None) -> autoloss.SupervisedTask:
     recipe = autoloss.Recipe(epochs=1, batch_size=16)
-    return autoloss.SupervisedTask(
-        lambda: torch.nn.Linear(4, 2), train, valid, "softmax", accuracy, test=test, recipe=recipe
-    )
+    return autoloss.SupervisedTask(lambda: Network(4, 2), train, valid, "softmax", accuracy, test=test, recipe=recipe)
 
 
 class Rows(Dataset):
@@ -43,12 +48,14 @@ def sample(first: int, end: int) -> DataLoader:
 
 
 A, B = draw(64, 0), draw(64, 1)
+SHORT = A[0].bfloat16(), A[1]
 HALF = tuple(torch.cat([one[:40], other[:24]]) for one, other in zip(A, B, strict=True))
 ROWS, ALL = Rows(A), TensorDataset(*A)
 CASES = {
     "the same tensors": ((A, A), ["64 of 64 valid examples are in the train data"]),
     "equal tensors in another order": ((A, tuple(part.flip(0) for part in A)), ["64 of 64 valid"]),
     "most of them": ((A, HALF), ["40 of 64 valid"]),
+    "of 16 bits": ((SHORT, SHORT), ["64 of 64 valid"]),
     "all three": ((A, A, A), ["64 of 64 valid", "test examples are in the train", "test examples are in the valid"]),
     "the same data set": ((ROWS, ROWS), ["64 of 64 valid"]),
     "two data sets of the same rows": ((Rows(A), Rows(A)), ["64 of 64 valid"]),

@@ -405,6 +405,46 @@ def test_an_auxiliary_prediction_adds_its_share_of_the_same_loss():
     assert whole > plain
 
 
+class OneOfTwoOutputs(TwoOutputs):
+    """Built without its auxiliary head, as GoogLeNet with aux_logits=False."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.named = named
+
+    def forward(self, inputs: Tensor) -> Any:
+        found = self.main(inputs)
+        return {"out": found, "aux": None} if self.named else (found, None) if self.training else found
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_auxiliary_prediction_that_is_none_is_left_out(named):
+    def build(kind: Callable[[], nn.Module]) -> nn.Module:
+        torch.manual_seed(0)
+        return kind()
+
+    made = lambda kind, **recipe: trained(task(lambda: build(kind), recipe=Recipe(epochs=1, batch_size=ROWS, **recipe)))  # noqa: E731
+    without = made(TwoOutputs, auxiliary=0.0)
+    assert made(lambda: OneOfTwoOutputs(named)).curve[0] == without.curve[0]
+
+
+@pytest.mark.parametrize("activation", ["none", "sigmoid"])
+def test_whole_numbers_in_the_shape_of_the_prediction_are_values(activation):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(ROWS, 4, generator=generator)
+    targets = torch.randint(2 if activation == "sigmoid" else 5, (ROWS, 2), generator=generator)
+    data = inputs[::2], targets[::2]
+    made = task(
+        train=data,
+        valid=(inputs[1::2], targets[1::2]),
+        activation=activation,
+        metric=lambda p, t: -abs(float((p - t).mean())),
+    )
+    said = " ".join([*made.choices(), *made.diagnose()])
+    assert "classes in train" not in said
+    assert "class indices" not in said
+
+
 def test_parameter_groups_have_learning_rates_of_their_own():
     def frozen(made: nn.Module) -> list[dict[str, Any]]:
         return [{"params": made.parameters(), "factor": 0.0}]

@@ -95,3 +95,34 @@ def test_a_sequence_is_pooled_along_its_length():
     pooled = parse("max_pool(p)").evaluate(leaves)
     expected = nn.functional.max_pool1d(leaves["p"].squeeze(-1), 3, 1, 1)
     assert torch.equal(pooled.squeeze(-1), expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 9), (1, 2, 9)], ids=["classes", "values"])
+def test_the_middle_of_a_sequence_has_the_middle_of_its_target(shape: tuple[int, ...]):
+    places = torch.arange(9.0).expand(shape)
+    middle = Sample(
+        torch.arange(9.0).view(1, 1, 9, 1).expand(1, 2, 9, 1), {"target": places, "shares": torch.ones(2)}
+    ).crop([5, 1])
+    assert torch.equal(middle.prediction.squeeze(3)[0, 0], torch.arange(2.0, 7.0))
+    assert torch.equal(middle.context["target"], places[..., 2:7])
+    assert torch.equal(middle.context["shares"], torch.ones(2))
+
+
+def test_sequences_of_different_lengths_are_samples_of_one_length():
+    generator = torch.Generator().manual_seed(0)
+    items = []
+    for length in [3, 5, 9, 4, 6, 7] * 4:
+        values = torch.randn(1, length, generator=generator)
+        items.append((values, (values[0] > 0).long()))
+    task = SupervisedTask(
+        lambda: nn.Conv1d(1, 2, 1),
+        items,
+        items,
+        "softmax",
+        accuracy,
+        recipe=Recipe(epochs=1, batch_size=1, evaluation_batch=1),
+    )
+    found = task.samples(3, 0)["main"]
+    length = found[0].prediction.shape[2]
+    assert {tuple(one.prediction.shape) for one in found} == {(1, 2, length, 1)}
+    assert {tuple(one.context["target"].shape) for one in found} == {(1, length)}

@@ -47,10 +47,14 @@ class Sample:
         if have == tuple(size):
             return self
         middle = tuple(slice((old - new) // 2, (old - new) // 2 + new) for old, new in zip(have, size, strict=True))
+        # A target may lack the channels, and that of a sequence (N, C, L, 1) the last axis, but has the prediction's space.
+        spaces = (have, have[:-1]) if have[-1] == 1 else (have,)
 
         def crop(tensor: Tensor) -> Tensor:
-            # A target may lack the channels, but has the prediction's space.
-            return tensor[(..., *middle)] if tuple(tensor.shape[-len(have) :]) == have else tensor
+            for space in spaces:
+                if tuple(tensor.shape[-len(space) :]) == space:
+                    return tensor[(..., *middle[: len(space)])]
+            return tensor
 
         return Sample(crop(self.prediction), {name: crop(tensor) for name, tensor in self.context.items()})
 

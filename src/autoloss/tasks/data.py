@@ -101,8 +101,9 @@ class Data:
         """Return the prediction of a network in training, followed by auxiliary ones if there are any."""
         output = self._run(network, inputs)
         if isinstance(output, Mapping):
-            return [_find_prediction(output), *([output[AUXILIARY]] if AUXILIARY in output else [])]
-        return output if isinstance(output, tuple | list) else (output,)
+            return [_find_prediction(output), *([output[AUXILIARY]] if output.get(AUXILIARY) is not None else [])]
+        # Networks such as torchvision's have None for an auxiliary prediction that they were built without.
+        return [one for one in output if one is not None] if isinstance(output, tuple | list) else (output,)
 
     def predict(self, network: nn.Module, inputs: Inputs) -> Tensor:
         """Return the prediction of a network in evaluation mode.

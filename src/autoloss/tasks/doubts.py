@@ -36,8 +36,14 @@ COMPARED = 4
 """Examples of two splits of one length that are compared where they are not tensors."""
 
 
-def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[str]:
-    """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended."""
+def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch, prediction: Sequence[int]) -> list[str]:
+    """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended.
+
+    Args:
+        splits: By name.
+        branch: Of the task.
+        prediction: Shape of a prediction, (N, C, H, W).
+    """
     doubts: list[str] = []
     classes: dict[str, set[int]] = {}
     wholes = {name: whole for name, split in splits.items() if (whole := split.whole()) is not None}
@@ -63,9 +69,9 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
                     f"The {name} targets do not add up to 1 over the channels in every row, as probabilities of classes do. Where "
                     "several labels hold at once, use the activation sigmoid."
                 )
-        if holds_classes(target, branch) and branch.activation != "sigmoid":
+        if holds_classes(target, branch, prediction) and branch.activation != "sigmoid":
             classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
-    doubts += [*_find_doubtful_scale(splits["train"], branch), *find_shared_examples(splits)]
+    doubts += [*_find_doubtful_scale(splits["train"], branch, prediction), *find_shared_examples(splits)]
     train = classes.pop("train", None)
     if train is None:
         return doubts
@@ -85,10 +91,10 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
     return doubts
 
 
-def _find_doubtful_scale(train: Split, branch: ActivatedBranch) -> Iterator[str]:
+def _find_doubtful_scale(train: Split, branch: ActivatedBranch, prediction: Sequence[int]) -> Iterator[str]:
     """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
     whole = train.whole() if branch.activation == "none" else None
-    if whole is not None and (whole[1].is_floating_point() or branch.channels == 1):
+    if whole is not None and not holds_classes(whole[1], branch, prediction):
         target = whole[1].float()
         if branch.ignore_index is not None:
             target = target.masked_fill(target == branch.ignore_index, 0)
@@ -143,8 +149,8 @@ def _fingerprint_rows(whole: Any) -> np.ndarray:
     columns = [column.detach().reshape(len(column), -1) for column in list_tensors(whole)]
     rng, found = np.random.default_rng(0), np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        values = column[:, :: max(1, column.shape[1] // LOOKED_AT)].contiguous().numpy()
-        parts = values.view(np.uint8).reshape(len(values), -1)
+        # As bytes before numpy, which has no bfloat16.
+        parts = column[:, :: max(1, column.shape[1] // LOOKED_AT)].contiguous().view(torch.uint8).numpy()
         for place in range(parts.shape[1]):
             found += parts[:, place].astype(np.uint64) * rng.integers(1, 1 << 63, dtype=np.uint64)
     return found

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from autoloss.errors import RequestError, join_names
-from autoloss.space.activated import ActivatedBranch
+from autoloss.space.activated import ActivatedBranch, spatial
 from autoloss.space.branch import Branch
 from autoloss.tasks.data import Data
 from autoloss.tasks.loading import collate_columns, load_batches
@@ -222,9 +222,10 @@ def read_splits(
     return {"proxy": parts, "full": whole}
 
 
-def holds_classes(target: Tensor, branch: Branch) -> bool:
-    """Return True if targets are class indices: integers that are not the values of a regression, such as counts."""
-    is_value = isinstance(branch, ActivatedBranch) and branch.activation == "none" and branch.channels == 1
+def holds_classes(target: Tensor, branch: Branch, shape: Sequence[int]) -> bool:
+    """Return True if targets are class indices: integers that are neither counts nor in the prediction's shape (N, C, H, W)."""
+    has_channels = shape[1] > 1 or (isinstance(branch, ActivatedBranch) and branch.activation == "none")
+    is_value = has_channels and (shape[1] == 1 or spatial(target).shape[1:] == shape[1:])
     return not target.is_floating_point() and target.dtype != torch.bool and not is_value
 
 
@@ -251,14 +252,20 @@ def add_shares(branch: Branch, train: Split) -> Branch:
     return dataclasses.replace(branch, shares=tuple(found.tolist())) if are_shares else branch
 
 
-def describe_splits(splits: Mapping[str, Split], branch: Branch) -> str:
-    """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes."""
+def describe_splits(splits: Mapping[str, Split], branch: Branch, prediction: Sequence[int]) -> str:
+    """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes.
+
+    Args:
+        splits: `train` first.
+        branch: Of the task.
+        prediction: Shape of a prediction, (N, C, H, W).
+    """
     train = splits["train"]
     inputs, target = train.first(1)
     shape = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
     counts = join_names([f"{len(split)} {name}" for name, split in splits.items()])
     whole = train.whole()
-    if whole is None or not holds_classes(target, branch):
+    if whole is None or not holds_classes(target, branch, prediction):
         return f"Data: {counts} examples, inputs of size {shape}."
     classes, numbers = whole[1].unique(return_counts=True)
     ignored = branch.ignore_index if isinstance(branch, ActivatedBranch) else None

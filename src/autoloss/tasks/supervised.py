@@ -162,7 +162,7 @@ class SupervisedTask(TrainerTask):
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = add_shares(self._set_measure(branch), proxy["train"])
-        read = [describe_splits(proxy, self._branch), *describe_folds(self._splits["proxy"], data)]
+        read = [describe_splits(proxy, self._branch, self._shape), *describe_folds(self._splits["proxy"], data)]
         if recipe.batch_size not in (None, size := self.recipes["proxy"].batch_size):
             read.append(
                 f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
@@ -220,7 +220,9 @@ class SupervisedTask(TrainerTask):
         return {label: split.fingerprint() for label, split in self._splits["proxy"][0].items()}
 
     def diagnose(self) -> Sequence[str]:
-        return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
+        if not isinstance(self._branch, ActivatedBranch):
+            return ()
+        return find_doubts(self._splits["proxy"][0], self._branch, self._shape)
 
     def lengthen(self, factor: float) -> SupervisedTask:
         other, longer = copy.copy(self), Training(seed=0, length=factor)
