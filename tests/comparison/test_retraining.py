@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +16,14 @@ import autoloss
 from autoloss import recipes
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import COMPARISON, VALIDATION, VALIDATION_SEEDS, Entrant, training_seeds
+from autoloss.comparison.judgement import Recommendation
 from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.take_home import export_loss
 from autoloss.report.trainings import retraining_table, to_markdown, write
 from autoloss.run import retraining
-from autoloss.run.results import open_run
+from autoloss.run.results import find_learning_rate, open_run
 from autoloss.run.retraining import retrain
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import Store, StoreError, lock_run
@@ -159,7 +161,28 @@ def test_the_baselines_of_the_comparison_are_retrained_as_they_were_compared(com
     rate = retrain(compared, task=small_task(), out=tmp_path / "rate", training_seeds=1, learning_rate=2.0)
     assert {row.entrant.learning_rate for row in rate.rows} == {2.0}
     named = retrain(compared, task=small_task(), out=tmp_path / "named", training_seeds=1, against=["ce"])
-    assert {row.entrant for row in named.rows} == set(entrants[:2])
+    # On both splits together, the other rate is as good, and on the test split it is better: it is recommended.
+    assert open_run(compared).recommendation.learning_rate == 3.0
+    assert {row.entrant for row in named.rows} == {entrants[0], entrants[2]}
+
+
+def test_of_several_ways_the_recommended_one_is_retrained():
+    ways = [
+        Entrant("ce", "baseline/ce", baseline=True),
+        Entrant("ce (3 × the learning rate)", "baseline/ce", 3.0, baseline=True),
+        Entrant("ce (tuned threshold)", "baseline/ce", 3.0, baseline=True, tuned_threshold=True),
+    ]
+    rows = [
+        SimpleNamespace(entrant=one, valid=SimpleNamespace(mean=mean))
+        for one, mean in zip(ways, (0.7, 0.8, 0.9), strict=True)
+    ]
+    advised = Recommendation("baseline/ce", 3.0, "standard", "", {}, "cross entropy")
+    for recommendation, expected in ((None, ways[2]), (advised, ways[1])):
+        compared = SimpleNamespace(entrants=[asdict(one) for one in ways])
+        found = SimpleNamespace(
+            settings=SimpleNamespace(comparison=compared), comparison=rows, recommendation=recommendation
+        )
+        assert find_learning_rate(found, Entrant("ce", "baseline/ce", baseline=True)) == expected
 
 
 def test_a_loss_is_retrained_at_the_scale_that_it_was_compared_at(run, tmp_path):

@@ -211,6 +211,22 @@ def test_a_start_of_another_hand_is_noticed():
         model.fit(INPUTS, LABELS, init_score=np.full(len(LABELS), -1.0))
 
 
+def test_a_rare_class_and_first_trees_without_a_split_are_no_start_of_another_hand():
+    xgboost = pytest.importorskip("xgboost")
+    rare = np.ones(20_000)
+    rare[:2] = 0
+    inputs = np.random.default_rng(0).normal(size=(len(rare), 2))
+    for table, labels, options, start in (
+        (inputs, rare, {}, "loss"),
+        (INPUTS, LABELS, {"gamma": 1e6}, 0.0),
+        (INPUTS, LABELS, {"gamma": 1e6, "subsample": 0.5}, "loss"),
+    ):
+        objective = BINARY.objective("xgboost", labels, start=start)
+        parameters = {"nthread": 1, **options, **objective.parameters}
+        booster = xgboost.train(parameters, xgboost.DMatrix(table, labels), 3, obj=objective)
+        assert np.isfinite(booster.predict(xgboost.DMatrix(table[:2]))).all()
+
+
 def test_catboost_with_one_score_for_several_classes_is_refused():
     pytest.importorskip("catboost")
     objective = BINARY.objective("catboost", CLASSES)

@@ -19,6 +19,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
 from autoloss.space.pair_lists import find_pairs, list_pairs
 from autoloss.space.pairs import PairBranch
+from autoloss.tasks.ranking import RANKING_METRICS
 from autoloss.zoo import resolve
 
 CPU = torch.device("cpu")
@@ -182,6 +183,22 @@ def test_coxs_partial_likelihood_with_ties_is_breslows():
     (cox,) = resolve("baseline/cox", {"main": branch})[1].values()
     torch.testing.assert_close(cox(scores, {"target": target}), expected)
     assert cox(scores, {"target": target * torch.tensor([1.0, 0])}).item() == 0
+    begun = target - torch.tensor([1.0, 0])
+    torch.testing.assert_close(cox(scores, {"target": begun.to(torch.uint8)}), expected)
+
+
+def test_a_batch_without_rows_has_no_pair():
+    for columns in (("value",), ("value", "event"), ("value", "group", "weight")):
+        branch = PairBranch(columns=columns)
+        assert branch.is_empty(branch.make_context(torch.zeros(0, 1), torch.zeros(0, len(columns))))
+
+
+def test_ndcg_of_negative_relevance_is_refused():
+    values = torch.tensor([-1.0, 0, 1])
+    with pytest.raises(RequestError, match="expected relevance of at least 0"):
+        PairBranch(weigh="ndcg").make_context(torch.zeros(3, 1), values)
+    with pytest.raises(RequestError, match="expected relevance of at least 0"):
+        RANKING_METRICS["ndcg"](torch.zeros(3), values)
 
 
 def test_listnet_pointwise_and_the_margin_of_auc():

@@ -406,6 +406,10 @@ def test_the_trainer_of_another_library_trains_short_slow_and_never_past_a_loss_
     assert wrong == Diverged(1, "the loss is not finite")
     with pytest.raises(RequestError, match="never called the loss"):
         train(task(trainer=lambda *given: None))
+    with pytest.raises(RequestError, match=r"At 0.01 of the schedule, train one step at least: max\(1"):
+        train(made, fidelity=0.01)
+    with pytest.raises(RequestError, match="a target that is a list; expected"):
+        train(task(trainer=lambda made, loss, training: loss(made(rows()[0]), rows()[1].tolist())))
 
 
 def test_another_metric_of_a_task_is_its_score():

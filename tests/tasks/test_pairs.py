@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import Data, Diverged, Recipe, Scored, SupervisedTask, Training, bind, parse
+from autoloss.errors import RequestError
 from autoloss.space.pairs import PairBranch
 from autoloss.training.loop import Execution
 from tests.tasks import conformance
@@ -46,6 +47,34 @@ def train(task: SupervisedTask, execution: Execution | None = None) -> Scored | 
 @pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
 def test_task(claim):
     claim(make_task(32, recipe=Recipe(epochs=8, batch_size=16, learning_rate=0.1)))
+
+
+@pytest.mark.parametrize("how", ["argument", "further metric"])
+def test_trainings_and_rejection_measure_the_same_metric(how):
+    shapes = set()
+
+    def halved(scores: Tensor, target: Tensor) -> float:
+        shapes.add((scores.ndim, target.ndim))
+        return share_in_order(scores, target) / 2
+
+    task = make_task(32, **({"metric": halved} if how == "argument" else {"also": {"halved": halved}}))
+    task = task if how == "argument" else task.with_metric("halved")
+    sample, branch = task.samples(1, 0)["main"][0], task.branches["main"]
+    assert branch.metric(branch.ideal(sample.context), sample.context) == 0.5
+    plain, found = train(make_task(32)), train(task)
+    assert isinstance(plain, Scored)
+    assert isinstance(found, Scored)
+    assert found.score == plain.score / 2
+    assert shapes == {(1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [(None, "returned None"), ("0.7", "a str"), ({}, "a dict"), (1j, "a complex")]
+)
+def test_a_measure_that_returns_no_number_is_named(value, named):
+    task = make_task(32, branch=PairBranch(measure=lambda scores, target: value))
+    with pytest.raises(RequestError, match=f"The metric.*{named}.*expected one number"):
+        task.samples(1, 0)
 
 
 def test_batches_without_a_pair_are_skipped_counted_and_reported():

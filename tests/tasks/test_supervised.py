@@ -94,7 +94,9 @@ def test_a_metric_returns_a_number_of_any_type(value):
 
 
 @pytest.mark.parametrize(
-    "value", [math.inf, 10**400, Decimal("-Infinity"), np.array(math.nan)], ids=lambda value: str(value)[:9]
+    "value",
+    [math.inf, 10**400, Decimal("-Infinity"), np.array(math.nan), np.ma.masked],
+    ids=lambda value: str(value)[:9],
 )
 def test_a_number_that_is_no_float_is_undefined(value):
     assert math.isnan(to_float(value))
@@ -443,6 +445,17 @@ def test_whole_numbers_in_the_shape_of_the_prediction_are_values(activation):
     said = " ".join([*made.choices(), *made.diagnose()])
     assert "classes in train" not in said
     assert "class indices" not in said
+
+
+@pytest.mark.parametrize("given", [lambda made: made.parameters(), lambda made: [{"factor": 0.1}]])
+def test_parameter_groups_of_another_form_are_refused(given):
+    with pytest.raises(RequestError, match=r"A parameter group is .*expected dictionaries such as"):
+        trained(task(groups=given))
+
+
+def test_a_class_of_metrics_is_refused():
+    with pytest.raises(RequestError, match=r"metric is the class Decimal; give an object of it: Decimal\(…\)"):
+        task(metric=Decimal)
 
 
 def test_parameter_groups_have_learning_rates_of_their_own():

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -133,14 +133,14 @@ class Search:
 
     Args:
         reader: The content of the run's store.
-        end: Why it ended.
+        end: Why the search ended; empty for a run that is only read.
         own: Operators that were given as objects.
         branches: Those of the task, if this process ran the search.
         trust: Which files that the run names may be run, even if another user started it.
     """
 
     reader: Reader
-    end: str = "it is not finished"
+    end: str = ""
     own: Sequence[Operator] = field(default=(), repr=False)
     branches: Mapping[str, Branch] | None = field(default=None, repr=False)
     trust: Trust = field(default=False, repr=False)
@@ -357,13 +357,17 @@ def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
 
 
 def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
-    """Return a loss as it was compared in a run, the best on the valid split if in several ways.
+    """Return a loss as it was compared in a run: if in several ways, as it is recommended, or the best on the valid split.
 
     Where it was not compared, with the learning rate of the search.
     """
     sought = entrant.loss if entrant.number is None else entrant.number
     compared = [Entrant(**values) for values in search.settings.comparison.entrants]
     same = [one for one in compared if sought == (one.loss if one.number is None else one.number)]
+    # A threshold that is tuned on the valid split is the best there, also where it is not on other data.
+    if (advised := search.recommendation) is not None:
+        plain = {"label": advised.name, "scale": 1.0, "baseline": False, "known": False}
+        same = [one for one in same if replace(one, **plain) == advised.entrant] or same
     scores = {row.entrant: row.valid.mean for row in search.comparison if row.valid.mean is not None}
     # The standard loss at its best learning rate is listed after the one at the recipe's.
     best = max(reversed(same), key=lambda one: scores.get(one, -math.inf), default=None)

@@ -27,11 +27,15 @@ def to_columns(scores: Any) -> Any:
     return scores[:, None] if scores.ndim == 1 else scores
 
 
-def find_gradients(objective: Objective, scores: Any, begin: Any, advice: str, labels: Any, weight: Any) -> list[Any]:
+def find_gradients(
+    objective: Objective, scores: Any, begin: Any, advice: str, labels: Any, weight: Any, defaults: Any = None
+) -> list[Any]:
     """Return gradients and Hessians in the shape of a library's scores.
 
     Args:
         begin: The scores before the first tree, (K,), by which constant ones are told apart from others.
+        defaults: The scores that a training begins at where it was not told; None where trees without a split move none, so that
+            constant ones are those of the beginning.
     """
     columns = to_columns(scores)
     if columns.shape[1] != len(begin):
@@ -40,7 +44,8 @@ def find_gradients(objective: Objective, scores: Any, begin: Any, advice: str, l
             f"The library has {columns.shape[1]} scores for each row; the labels of this objective need {len(begin)}. {advice}."
         )
     first = columns[0]
-    if (columns == first).all() and not np.allclose(first, begin, rtol=1e-4, atol=1e-4):
+    is_first = (columns == first).all() and (defaults is None or any((first == score).all() for score in defaults))
+    if is_first and not np.allclose(first, begin, rtol=1e-4, atol=1e-4):
         raise RequestError(f"Boosting starts at the score {first}, not at {np.round(begin, 4)}. {advice}")
     found = objective.differentiate(columns + (objective.start - begin), np.asarray(labels, dtype=float), weight)
     return [values[:, 0] if np.ndim(scores) == 1 else values for values in found]
@@ -138,7 +143,8 @@ class XGBoostObjective:
             "Train with the parameters {**parameters, **objective.parameters}; with the scikit-learn API, give "
             "base_score=objective.parameters['base_score']."
         )
-        return find_gradients(self.objective, scores, self.objective.start, advice, labels, sample_weight)
+        start = self.objective.start
+        return find_gradients(self.objective, scores, start, advice, labels, sample_weight, defaults=(0.0, 0.5))
 
     def metric(self, scores: Any, matrix: Any) -> Any:
         """Return the mean loss for `custom_metric`, which is called with raw scores where `obj` is given."""

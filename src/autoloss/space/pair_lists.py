@@ -10,6 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from autoloss.errors import RequestError
+
+NEGATIVE_RELEVANCE = (
+    "NDCG gains the relevance of an item; expected relevance of at least 0. Add the same number to all."
+)
+
 
 def number_groups(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of the group of each item, (N,), groups of equal values in the order of their values, and their sizes.
@@ -130,6 +136,8 @@ def weigh_by_ndcg(scores: Tensor, value: Tensor, groups: Tensor | None, first: T
     >>> weigh_by_ndcg(torch.tensor([0.0, 1.0]), value, None, index, index + 1)
     tensor([0.3691])
     """
+    if bool((value < 0).any()):
+        raise RequestError(NEGATIVE_RELEVANCE)
     discounts = 1 / (1 + rank_items(scores.detach(), groups).to(value.dtype)).log2()
     ideal = value / (1 + rank_items(value, groups).to(value.dtype)).log2()
     if groups is None:

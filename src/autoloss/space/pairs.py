@@ -119,7 +119,7 @@ class PairBranch(Branch):
         """Return a column of the target, (N,), or None if it has none of this name."""
         if name not in self.columns:
             return None
-        return target.reshape(len(target), -1)[:, self.columns.index(name)]
+        return target.reshape(len(target), len(self.columns))[:, self.columns.index(name)]
 
     def make_context(self, prediction: Tensor, target: Tensor) -> Mapping[str, Tensor]:
         """Return the target, the pairs of its items that can be compared, and their weights.

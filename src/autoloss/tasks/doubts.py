@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autoloss.errors import FAILURES
 from autoloss.space.activated import SURE, ActivatedBranch, activate_for_metric
-from autoloss.space.branch import Sample
+from autoloss.space.branch import Branch, Sample
 from autoloss.tasks.checks import GETS_PROBABILITIES, find_extremes
 from autoloss.tasks.metric import to_float
 from autoloss.tasks.splits import Split, holds_classes
@@ -36,14 +36,13 @@ COMPARED = 4
 """Examples of two splits of one length that are compared where they are not tensors."""
 
 
-def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch, prediction: Sequence[int]) -> list[str]:
+def find_doubts(splits: Mapping[str, Split], branch: Branch, shape: Sequence[int]) -> list[str]:
     """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended.
 
-    Args:
-        splits: By name.
-        branch: Of the task.
-        prediction: Shape of a prediction, (N, C, H, W).
+    The shape is that of a prediction, (N, C, H, W).
     """
+    if not isinstance(branch, ActivatedBranch):
+        return []
     doubts: list[str] = []
     classes: dict[str, set[int]] = {}
     wholes = {name: whole for name, split in splits.items() if (whole := split.whole()) is not None}
@@ -69,9 +68,9 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch, prediction
                     f"The {name} targets do not add up to 1 over the channels in every row, as probabilities of classes do. Where "
                     "several labels hold at once, use the activation sigmoid."
                 )
-        if holds_classes(target, branch, prediction) and branch.activation != "sigmoid":
+        if holds_classes(target, branch, shape) and branch.activation != "sigmoid":
             classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
-    doubts += [*_find_doubtful_scale(splits["train"], branch, prediction), *find_shared_examples(splits)]
+    doubts += [*_find_doubtful_scale(splits["train"], branch, shape), *find_shared_examples(splits)]
     train = classes.pop("train", None)
     if train is None:
         return doubts
@@ -91,10 +90,10 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch, prediction
     return doubts
 
 
-def _find_doubtful_scale(train: Split, branch: ActivatedBranch, prediction: Sequence[int]) -> Iterator[str]:
+def _find_doubtful_scale(train: Split, branch: ActivatedBranch, shape: Sequence[int]) -> Iterator[str]:
     """Yield a sentence if targets are numbers far above 1, to which the steps of the rejection protocol do not lead."""
     whole = train.whole() if branch.activation == "none" else None
-    if whole is not None and not holds_classes(whole[1], branch, prediction):
+    if whole is not None and not holds_classes(whole[1], branch, shape):
         target = whole[1].float()
         if branch.ignore_index is not None:
             target = target.masked_fill(target == branch.ignore_index, 0)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,8 @@ Pair = tuple[Tensor, Tensor]
 
 def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
+    if isinstance(metric, type):
+        raise RequestError(f"{name} is the class {metric.__name__}; give an object of it: {metric.__name__}(…).")
     if not callable(metric) and not isinstance(metric, StreamedMetric):
         raise RequestError(
             f"{name} is {quote(metric)}; expected a function (prediction, target) → float, or an object with update, compute and "
@@ -122,9 +125,7 @@ def _describe_form(prediction: Tensor, target: Tensor) -> str:
 
 def find_metric(branch: Branch) -> Metric:
     """Return the metric of a branch as a function of prediction and target."""
-    if isinstance(branch, ActivatedBranch) or (
-        isinstance(branch, PairBranch) and isinstance(branch.measure, ListMetric)
-    ):
+    if isinstance(branch, ActivatedBranch | PairBranch):
         return branch.measure
     return lambda prediction, target: branch.metric(prediction, {"target": target})
 
@@ -295,7 +296,7 @@ def to_float(value: Any) -> float:
     """Convert the value of a metric to a float; infinities become NaN, which means undefined."""
     try:
         # float() drops the imaginary part of NumPy's numbers, and reads texts.
-        number = complex(value)
+        number = complex(math.nan if value is np.ma.masked else value)
         if number.imag or isinstance(value, str):
             raise ValueError("no real number")
     except OverflowError:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.options import Count, declare
+from autoloss.space.pair_lists import NEGATIVE_RELEVANCE
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.supervised import SupervisedTask
@@ -79,6 +80,8 @@ def measure_ndcg(scores: Array, relevance: Array, k: int | None = None) -> float
 
     The gain is the relevance itself, and the discount the binary logarithm of the rank plus one, as in scikit-learn.
     """
+    if relevance.min() < 0:
+        raise RequestError(NEGATIVE_RELEVANCE)
     discounts = 1 / np.log2(np.arange(2, len(scores) + 2))
     if k is not None:
         discounts[k:] = 0

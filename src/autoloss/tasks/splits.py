@@ -252,21 +252,15 @@ def add_shares(branch: Branch, train: Split) -> Branch:
     return dataclasses.replace(branch, shares=tuple(found.tolist())) if are_shares else branch
 
 
-def describe_splits(splits: Mapping[str, Split], branch: Branch, prediction: Sequence[int]) -> str:
-    """Describe the splits in a sentence: number of examples, size of the inputs, frequencies of the classes.
-
-    Args:
-        splits: `train` first.
-        branch: Of the task.
-        prediction: Shape of a prediction, (N, C, H, W).
-    """
+def describe_splits(splits: Mapping[str, Split], branch: Branch, shape: Sequence[int]) -> str:
+    """Describe the splits in a sentence: examples, size of the inputs, frequencies of classes; `shape` is a prediction's."""
     train = splits["train"]
     inputs, target = train.first(1)
-    shape = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
+    size = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
     counts = join_names([f"{len(split)} {name}" for name, split in splits.items()])
     whole = train.whole()
-    if whole is None or not holds_classes(target, branch, prediction):
-        return f"Data: {counts} examples, inputs of size {shape}."
+    if whole is None or not holds_classes(target, branch, shape):
+        return f"Data: {counts} examples, inputs of size {size}."
     classes, numbers = whole[1].unique(return_counts=True)
     ignored = branch.ignore_index if isinstance(branch, ActivatedBranch) else None
     kept = classes != ignored if ignored is not None else torch.ones_like(classes, dtype=torch.bool)
@@ -275,7 +269,7 @@ def describe_splits(splits: Mapping[str, Split], branch: Branch, prediction: Seq
     places = shares.argmax(), len(shares) - 1 - shares.flip(0).argmin()
     most, least = (f"{classes[at]} ({shares[at]:.1%})".replace("%", " %") for at in places)
     return (
-        f"Data: {counts} examples, inputs of size {shape}; {len(classes)} classes in train, {most} the most frequent and {least} "
+        f"Data: {counts} examples, inputs of size {size}; {len(classes)} classes in train, {most} the most frequent and {least} "
         "the rarest."
     )
 

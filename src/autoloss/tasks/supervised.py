@@ -79,9 +79,8 @@ class SupervisedTask(TrainerTask):
         recipe: Recipe of the proxy training; numbers that it leaves out follow from the number of training examples.
         full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
-        branch: Definition of y and p in place of an activation: for example `ActivatedBranch(encoding="edge")` for boundary
-            metrics; or your own branch, whose context holds the `target` of the data unchanged and whose metrics get raw
-            predictions.
+        branch: Definition of y and p in place of an activation, such as `ActivatedBranch(encoding="edge")` for boundary metrics;
+            or your own, whose context holds the `target` of the data unchanged and whose metrics get raw predictions.
         data: Options for reading the data, and the part of the network's output that is the prediction.
         name: Name shown in tables; by default that of the variable and file where the task is read from a file, else of the metric.
         standard: Formula or zoo name of the loss in common use; by default that of the activation or of pairs.
@@ -220,8 +219,6 @@ class SupervisedTask(TrainerTask):
         return {label: split.fingerprint() for label, split in self._splits["proxy"][0].items()}
 
     def diagnose(self) -> Sequence[str]:
-        if not isinstance(self._branch, ActivatedBranch):
-            return ()
         return find_doubts(self._splits["proxy"][0], self._branch, self._shape)
 
     def lengthen(self, factor: float) -> SupervisedTask:
@@ -261,24 +258,25 @@ class SupervisedTask(TrainerTask):
         return other
 
     def _set_measure(self, branch: Branch) -> Branch:
-        """Return the branch with the task's metric and the network's channels; a branch of another kind is unchanged."""
-        if not isinstance(branch, ActivatedBranch):
+        """Return the branch with the task's metric and the network's channels; a branch of one's own is unchanged."""
+        if not isinstance(branch, ActivatedBranch | PairBranch):
             return branch
         metric, dtype = self._metric, self._dtype
 
         def measure(prediction: Tensor, target: Tensor) -> float:
             return measure_sample(metric, prediction, target.to(dtype))
 
-        return dataclasses.replace(branch, channels=self._shape[1], measure=measure)
+        others = {"channels": self._shape[1]} if isinstance(branch, ActivatedBranch) else {}
+        return dataclasses.replace(branch, measure=measure, **others)
 
     def _make_context(self, target: Tensor, prediction: Tensor) -> Mapping[str, Tensor]:
         return self._branch.make_context(prediction, convert_target(target, prediction, self._branch))
 
     def _activate(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Return the prediction that metrics get: activated, or raw for a branch of another kind."""
+        """Return the prediction that metrics get: activated, the scores (N,) of pairs, or raw for a branch of one's own."""
         if isinstance(self._branch, ActivatedBranch):
             return activate_for_metric(prediction, target, self._branch.activation)
-        return prediction
+        return prediction.flatten() if isinstance(self._branch, PairBranch) else prediction
 
     def _measure_ends(self, sample: Sample) -> tuple[float, float]:
         """Return the metric of a sample's prediction, and that of the target used as prediction."""

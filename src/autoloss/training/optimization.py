@@ -17,8 +17,15 @@ from autoloss.training.structures import describe
 
 def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
     """Make the optimizer of a recipe for parameter groups, each with a `factor` on the learning rate."""
+    given = list(groups)
+    for group in given:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise RequestError(
+                f"A parameter group is {describe(group)}; expected dictionaries such as {{'params': network.parameters(), "
+                "'factor': 1.0}."
+            )
     # Optimizers add their settings to the groups in place.
-    copies = [dict(group) for group in groups]
+    copies = [dict(group) for group in given]
     rate, decay = recipe.base_rate, recipe.weight_decay
     if recipe.optimizer in ("adam", "adamw"):
         make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, name_kind
 from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.loop import Execution, Pace, fit, seed_generators, shuffle_batches
@@ -35,6 +35,12 @@ class _WatchedLoss(nn.Module):
         self.curve: list[tuple[int, float]] = []
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        for name, given in (("prediction", prediction), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise RequestError(
+                    f"The trainer calls the loss with a {name} that is {name_kind(given)}; expected loss(prediction, target) with "
+                    "two tensors."
+                )
         value = self._compute(prediction, target)
         if torch.is_grad_enabled():
             self.curve.append((len(self.curve) + 1, value.item()))
@@ -64,9 +70,11 @@ def fit_elsewhere(
     except _NotFiniteError:
         return Diverged(len(loss.curve), "the loss is not finite")
     if not loss.curve:
+        share = training.fidelity
+        few = f"At {share:g} of the schedule, train one step at least: max(1, round({share:g} * steps)). " * (share < 1)
         raise RequestError(
-            "The trainer never called the loss that it was given. Let it compute loss(prediction, target) in each step, with raw "
-            "predictions, and train the network that it was given in place."
+            f"The trainer never called the loss that it was given. {few}Let it compute loss(prediction, target) in each step, "
+            "with raw predictions, and train the network that it was given in place."
         )
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         return Diverged(len(loss.curve), "a weight is not finite")

@@ -141,6 +141,8 @@ class Cox(ScoreLoss):
 
     def compute(self, scores: Tensor, target: Tensor) -> Tensor:
         event, times = self.get_column(target, "event") > 0, self.get_column(target, "value")
+        # Unsigned integers have no negatives.
+        times = times.double()
         order = times.argsort(descending=True, stable=True)
         scores, event, times = scores[order], event[order], times[order]
         # Of equal times, the sum over all of them stands at the last.

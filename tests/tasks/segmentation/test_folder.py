@@ -131,6 +131,8 @@ def test_masks_of_0_and_255_alone_have_two_classes(place: Path):
     assert (len(found.classes), found.mask(0).unique().tolist()) == (2, [0, 1])
     task = tasks.get("folder-seg", data=str(place), side=32)
     assert "Read 20 images with 2 classes, 0 to 1; 255 is class 1. Metric: miou." in task.choices()
+    given = load_folder(place, "train", classes=2)
+    assert given.mask(0).unique().tolist() == [0, 1]
     for file in (place / "masks").iterdir():
         generated.save_grey(np.zeros((32, 32), np.uint8), file)
     assert "contain a single label; expected class indices: 0, 1" in refused(place)

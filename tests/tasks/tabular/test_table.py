@@ -126,6 +126,20 @@ def test_long_numbers_are_told_apart_by_their_digits(file):
     assert used["id"].startswith("number, different in each row")
 
 
+def test_classes_of_long_numbers_are_told_apart(file):
+    lines = ["x,y", *(f"{x},{(10**18, 10**18 + 1, 2 * 10**18)[x % 3]}" for x in range(30))]
+    assert read_csv(file(*lines), "y", "classification").classes == tuple(map(str, (10**18, 10**18 + 1, 2 * 10**18)))
+    assert read_csv(file(*lines), "y", "regression").target[2] == 2e18
+
+
+def test_a_column_may_have_the_name_of_a_category_of_another(file):
+    lines = ["a,a=u,a: missing,y", *(f"{('u', 'v', '')[at % 3]},{at},{-at},{'ab'[at % 2]}" for at in range(30))]
+    found = read_csv(file(*lines), "y", "classification", missing="impute")
+    assert found.columns == ("a=u", "a=v", "a: missing", "a=u", "a: missing")
+    assert found.inputs[:, 3].tolist() == [*range(30)]
+    assert found.inputs[3].tolist() == [1, 0, 0, 3, -3]
+
+
 def test_numbers_that_differ_in_each_row_may_be_identifiers(file):
     rows = [f"{1000 + at},{at % 7},{at / 8},{'ab'[at % 2]}" for at in range(60)]
     used = read_csv(file("customer_id,age,size,y", *rows), "y", "classification").used
@@ -269,6 +283,18 @@ def test_inputs_get_mean_0_and_deviation_1_on_the_reference_and_constant_columns
     assert scaled.dtype == np.float32
 
 
+def test_a_large_offset_does_not_make_a_column_constant():
+    values = np.random.default_rng(0).normal(size=(50, 1))
+    scaled = standardise(values, values)
+    np.testing.assert_allclose(standardise(values / 4 + 1e9, values / 4 + 1e9), scaled, atol=1e-5)
+
+
+def test_a_number_too_far_out_is_named():
+    values = np.array([[1.0, 2], [3, 4], [5, 1e50]])
+    with pytest.raises(RequestError, match=r"1e\+50 standard deviations from the mean .* Correct the outlier"):
+        standardise(values, values[:2])
+
+
 class CountedName(str):
     compared = 0
 
@@ -361,6 +387,17 @@ def test_names_may_hold_commas(file):
         "income, yearly",
         "age; years",
     )
+
+
+def test_a_positive_class_of_three_is_refused_and_percent_signs_stay(file):
+    path = file("x,y", *(f"{x},{['5.0%', '6 %', '7%'][x % 3]}" for x in range(30)))
+    assert "5.0% 33.3 %" in read_csv(path, "y", "classification").describe("a.csv", "y")
+    assert "has 3 classes. Remove it" in refused(path, positive="7%")
+
+
+def test_names_may_hold_line_breaks(file):
+    lines = ['"income,\nyearly";"age; years";y', *(f"{at}.5;{at};{at % 2}" for at in range(20))]
+    assert read_csv(file(*lines), "y", "classification").columns == ("income,\nyearly", "age; years")
 
 
 def test_what_was_read_is_said_with_each_column_and_the_shares_of_the_classes(file):

@@ -29,6 +29,8 @@ HELD_OUT = 0.2
 """Share of the rows in valid, and in test."""
 SPLIT_SEED = 0
 CLASSES_SHOWN = 5
+LARGEST = 1e30
+"""Standardised numbers above this leave no room for computing with them in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,9 @@ class Table:
         'Read a.csv: 4 rows. Target left: no 75 %, yes 25 % (positive class; to change it: positive=no). Inputs: x (number).'
         """
         shares = np.bincount(self.target, minlength=len(self.classes)) / len(self.target) if self.classes else ()
-        named = [f"{name} {share:.1%}".replace(".0%", "%") for name, share in zip(self.classes, shares, strict=True)]
-        found = join_names([one.replace("%", " %") for one in named])
+        written = [f"{share:.1%}".replace(".0%", "%").replace("%", " %") for share in shares]
+        named = [f"{name} {share}" for name, share in zip(self.classes, written, strict=True)]
+        found = join_names(named)
         found += f" (positive class; to change it: positive={self.classes[0]})" if len(named) == 2 else ""
         name, used = f" {target}" if target else "", self.used or dict.fromkeys(self.columns, "number")
         return describe_rows(data, len(self.target), self.left_out, f"Target{name}: {found or 'values'}", used)
@@ -96,6 +99,10 @@ def build_table(
     if positive is not None:
         if positive not in map(_to_name, ordered):
             raise unknown(f"class in {place}", positive, map(_to_name, ordered))
+        if len(ordered) > 2:
+            raise RequestError(
+                f"The option positive is {positive!r}, but {place} has {len(ordered)} classes. Remove it."
+            )
         ordered.sort(key=lambda label: _to_name(label) == positive)
     indices = {label: index for index, label in enumerate(ordered)}
     target = np.array([indices[label] for label in labels])
@@ -159,13 +166,19 @@ def impute(values: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArr
 def standardise(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
     """Standardise each column by the mean and standard deviation of a reference; constant columns become 0."""
     mean, deviation = reference.mean(axis=0), reference.std(axis=0)
-    # A column whose deviation is tiny relative to its mean is constant up to rounding.
-    varies = deviation > 1e-9 * np.abs(mean)
-    return (np.where(varies, values - mean, 0.0) / np.where(varies, deviation, 1.0)).astype(np.float32)
+    # A column whose deviation is tiny relative to its mean is constant up to rounding in 64 bits.
+    varies = deviation > 1e-13 * np.abs(mean)
+    found = np.where(varies, values - mean, 0.0) / np.where(varies, deviation, 1.0)
+    if (largest := np.abs(found).max(initial=0)) > LARGEST:
+        raise RequestError(
+            f"A number lies {largest:.3g} standard deviations from the mean of its column in the train rows; expected at most "
+            f"{LARGEST:g}. Correct the outlier, or leave its column out with --set drop=<column>."
+        )
+    return found.astype(np.float32)
 
 
 def _to_name(label: str | float) -> str:
-    return label if isinstance(label, str) else f"{label:.12g}"
+    return f"{label:.12g}" if isinstance(label, float) else str(label)
 
 
 def _list_metrics(kind: Kind) -> str:

@@ -81,6 +81,8 @@ DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
 LEAST_IDENTIFIERS = 50
 """Number of rows from which whole numbers that are all different may be identifiers."""
+EXACT = 2.0**53
+"""From here on, floats do not tell all whole numbers apart."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 
@@ -193,12 +195,13 @@ def read_columns(path: Path, targets: Sequence[str], *, drop: Sequence[str], mis
     if missing != "refuse":
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
-    inputs = {name: column for columns in encoded.values() for name, column in columns.items()}
+    # A column may have the name that a category of another one gets.
+    inputs = [(name, column) for columns in encoded.values() for name, column in columns.items()]
     used = {name: _describe_use(name, columns, cells.columns[name], drop) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
-    columns, lacking = np.array([*inputs.values()]).T, rows - len(cells.lines)
-    return ColumnsRead(path.name, columns, tuple(inputs), found, cells.lines, used, lacking)
+    columns, lacking = np.array([column for _, column in inputs]).T, rows - len(cells.lines)
+    return ColumnsRead(path.name, columns, tuple(name for name, _ in inputs), found, cells.lines, used, lacking)
 
 
 def _describe_use(
@@ -233,9 +236,9 @@ def _read_cells(path: Path, faults: Faults) -> Cells:
 def _read_records(path: Path) -> list[tuple[int, list[str]]]:
     """Return the rows that are not blank, with stripped cells, each with its first line."""
     text = _read_text(path)
-    first = text.lstrip("\r\n").split("\n", 1)[0]
-    # Names may hold commas; they are then quoted.
-    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
+    # Names may hold commas and line breaks; they are then quoted.
+    first = re.match(r'(?:"[^"]*"|[^"\n])*', text.lstrip("\r\n"))
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", first[0] if first else "").count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
     rows: list[tuple[int, list[str]]] = []
     line = 1
@@ -305,7 +308,12 @@ def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list
     if sum(number is not None for number in numbers) < NUMERIC_SHARE * len(numbers):
         return [text for _, text in present]
     _add_strange(name, present, numbers, "a finite number", faults)
-    return [number for number in numbers if number is not None]
+    # Classes may be whole numbers of more digits than a float holds.
+    return [
+        int(text) if abs(number) >= EXACT and text.lstrip("+-").isdecimal() else number
+        for (_, text), number in zip(present, numbers, strict=True)
+        if number is not None
+    ]
 
 
 def _list_present(name: str, cells: Cells, faults: Faults | None) -> list[tuple[int, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +45,8 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     read = read_indices
     if classes is None:
         classes, read = count_classes(tuple((file, file.stat().st_mtime_ns) for file in masks.values()))
+    elif _are_binary(masks.values()):
+        read = read_binary
     names = tuple(f"class {index}" for index in range(classes))
     return ImageFiles(f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read)
 
@@ -80,6 +82,17 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> tuple[int, Callable[[P
             f"without gaps: 0, 1, … Renumber the classes, or give their number: --set classes={found}."
         )
     return found, read_indices
+
+
+def _are_binary(masks: Iterable[Path]) -> bool:
+    """Return True if 0 and 255 are the labels of all masks together; usually the first one tells."""
+    found = frozenset[int]()
+    for mask in masks:
+        labels = _read_labels(mask)
+        if isinstance(labels, Fault) or labels - {0, IGNORED}:
+            return False
+        found |= labels
+    return found == {0, IGNORED}
 
 
 def _read_labels(mask: Path) -> frozenset[int] | Fault:
