@@ -228,7 +228,15 @@ def _list_transfer() -> dict[str, str]:
         f"{one['kind']} {_write_score(one['correlation'], 2)} [{_write_score(one['low'], 2)}, {_write_score(one['high'], 2)}]"
         for one in found["order"]
     ]
-    poses = [row for row in found["rows"] if (row["kind"], row["place"]) == ("poses", "home")]
+
+    def write_best(kind: str, origin: str, place: str = "home") -> str:
+        trained = {(row["place"], row["loss"]): row["mean"] for row in found["rows"] if row["kind"] == kind}
+        losses = {row["loss"] for row in found["rows"] if (row["kind"], row["origin"]) == (kind, origin)}
+        # Not every loss was trained longer.
+        longer = {loss for loss in losses if trained.get(("four times longer", loss)) is not None}
+        return _write_score(max((trained[place, loss] for loss in longer), default=None))
+
+    detectors = {"standard": "standard", "by hand": "weighted", "paper": "paper", "found": "found"}
     cells = {(one["kind"], one["place"]): _write_score(one["correlation"], 2) for one in shown}
     kinds, places = (list(dict.fromkeys(key[part] for key in cells)) for part in (0, 1))
     rows = [[kind, *(cells.get((kind, place), "–") for place in places)] for kind in kinds]
@@ -237,8 +245,13 @@ def _list_transfer() -> dict[str, str]:
         "transfer_losses": str(len({row["loss"] for row in found["rows"]})),
         "transfer_found_best": str(sum(row["origin"] == "found" for row in best)),
         "transfer_places": str(len(best)),
-        "poses_paper": _write_score(next((row["mean"] for row in poses if row["origin"] == "paper"), None)),
-        "poses_found": _write_score(max((row["mean"] for row in poses if row["origin"] == "found"), default=None)),
+        "poses_paper": write_best("poses", "paper"),
+        "poses_found": write_best("poses", "found"),
+        **{f"det_{name}": write_best("detection", origin) for origin, name in detectors.items()},
+        **{
+            f"det_{name}_long": write_best("detection", origin, "four times longer")
+            for origin, name in detectors.items()
+        },
         "order_losses": str(found["order"][0]["losses"]),
         "order_correlations": ", ".join(orders),
     }
