@@ -232,9 +232,11 @@ def _list_transfer() -> dict[str, str]:
     def write_best(kind: str, origin: str, place: str = "home") -> str:
         trained = {(row["place"], row["loss"]): row["mean"] for row in found["rows"] if row["kind"] == kind}
         losses = {row["loss"] for row in found["rows"] if (row["kind"], row["origin"]) == (kind, origin)}
-        # Not every loss was trained longer.
-        longer = {loss for loss in losses if trained.get(("four times longer", loss)) is not None}
-        return _write_score(max((trained[place, loss] for loss in longer), default=None))
+        if kind == "detection":
+            # Not every loss was trained longer.
+            losses = {loss for loss in losses if trained.get(("four times longer", loss)) is not None}
+        means = [trained[place, loss] for loss in losses if trained.get((place, loss)) is not None]
+        return _write_score(max(means, default=None))
 
     detectors = {"standard": "standard", "by hand": "weighted", "paper": "paper", "found": "found"}
     cells = {(one["kind"], one["place"]): _write_score(one["correlation"], 2) for one in shown}
