@@ -173,7 +173,8 @@ def build_task(metric: str, options: RankingOptions) -> SupervisedTask:
         )
     # Each part gets its share of the queries that say something, or of the rows that are relevant.
     if has_queries:
-        queries = np.unique(np.array(table.targets[columns["query"]]), return_inverse=True)[1]
+        # Identifiers may be whole numbers of more digits than a float holds.
+        queries = np.unique(np.array(table.targets[columns["query"]], dtype=object), return_inverse=True)[1]
         strata = find_useful(relevance, queries, columns["target"])
     else:
         queries = np.arange(len(relevance))

@@ -63,6 +63,19 @@ def test_a_query_stays_in_one_split_and_in_one_batch(path: Path):
     assert torch.equal(groups[sample.context["first"]], groups[sample.context["second"]])
 
 
+def test_identifiers_of_more_digits_than_a_float_holds_stay_apart(tmp_path: Path):
+    # One short identifier among them makes an array of floats of all.
+    numbers = np.repeat([7, *range(90071992547409930, 90071992547409959)], 4)
+    task = get(write(tmp_path / "table.csv", query=numbers))
+    queries = {
+        float(one)
+        for split in task._splits["proxy"][0].values()
+        for _, target in split.in_order(4)
+        for one in target[:, 1]
+    }
+    assert len(queries) == 30
+
+
 def test_ndcg_gives_pairs_their_weight_and_other_metrics_none(path: Path):
     for metric, weighed in (("ndcg5", True), ("map", False), ("mrr", False)):
         branch = get(path, metric).branches["main"]
