@@ -142,12 +142,17 @@ BY_HAND: Mapping[str, Sequence[str]] = {
     "detection": (
         "rpn_cls: baseline/ce; rpn_reg: baseline/l1; rcnn_cls: 3 * neg(mul(y, log(p))); rcnn_reg: baseline/l1",
     ),
+    "instances": (
+        "rpn_cls: 3 * neg(mul(y, log(p))); rpn_reg: baseline/l1; rcnn_cls: 3 * neg(mul(y, log(p))); rcnn_reg: baseline/l1; "
+        "mask: 3 * neg(mul(y, log(p)))",
+    ),
 }
 HOMES = {
     "table": "tabular:f1:data=breast_cancer_hard",
     "segmentation": "digits-seg:miou",
     "poses": "figures-pose",
     "detection": "digits-det",
+    "instances": "digits-ins",
 }
 """Kind → the row of the audit whose searches found losses on the home set."""
 TABLES = {"table": "tabular-f1", "segmentation": "worst-digit"}
@@ -200,9 +205,8 @@ def _measure_kind(kind: str, path: Path, end: float, arguments: Any) -> Iterator
         shared = _share(task, path, f"{kind}, {name}", end, arguments.quick)
         standard = "; ".join(task.standard.values()) if len(task.branches) == 1 else _join(task)
         losses = {standard: "standard", **dict.fromkeys(PUBLISHED[kind], "paper")}
-        if kind in HOMES:
-            losses |= dict.fromkeys(BY_HAND[kind], "by hand")
-            losses |= dict.fromkeys(list_found(kind)[: arguments.found], "found")
+        losses |= dict.fromkeys(BY_HAND[kind], "by hand")
+        losses |= dict.fromkeys(list_found(kind)[: arguments.found], "found")
         for loss, origin in losses.items():
             try:
                 yield _measure(loss, origin, kind, name, place, shared, arguments.seeds)

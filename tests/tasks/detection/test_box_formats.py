@@ -115,7 +115,7 @@ def test_boxes_need_no_outline_where_masks_are_not_asked_for(tmp_path):
 def test_a_box_without_height_is_counted_and_said(tmp_path):
     images = load_coco(written(tmp_path, content()), "train2017")
     (note,) = images.notes
-    assert "1 boxes have no width or no height" in note
+    assert "1 boxes are less than 0.01 pixels wide or high" in note
     assert images[1][1]["boxes"].shape == (3, 4)
     assert [boxes.trainable_count for boxes in images.annotations] == [1, 1, 0]
 

@@ -131,9 +131,12 @@ def test_crowds_and_difficult_objects_are_not_trained_on():
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
-def test_boxes_without_height_are_not_trained_on():
-    boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
-    assert examples.select_trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+def test_boxes_that_have_no_height_or_lose_their_width_in_single_precision_are_not_trained_on():
+    boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5], [2, 1, 2 + 1e-6, 5]])
+    kept = examples.select_trainable({"boxes": boxes, "labels": torch.tensor([1, 2, 3])})
+    assert kept["labels"].tolist() == [2]
+    mirrored = examples.mirror(torch.zeros(3, 64, 64), {"boxes": boxes, "labels": torch.tensor([1, 2, 3])})[1]["boxes"]
+    assert float(mirrored[2, 2] - mirrored[2, 0]) == 0
 
 
 def test_a_mirrored_image_has_mirrored_boxes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files import FIRST, inspect_images, report_faults
+from autoloss.tasks.files import FIRST, FaultyFile, inspect_images, report_faults
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
 from autoloss.tasks.segmentation.data.image_files import ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
@@ -60,6 +61,9 @@ def test_every_fault_is_found_named_and_given_a_remedy(drawn: ImageFiles, kind: 
     assert f"{file}: {said}" in str(found[0])
     assert found[0].expected
     assert found[0].remedy
+    # Training reads the pair without an inspection.
+    with pytest.raises(FaultyFile, match=re.escape(said)):
+        drawn.pair(17)
 
 
 def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: ImageFiles):

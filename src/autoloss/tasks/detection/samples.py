@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
+from autoloss.tasks.detection.data.boxed import LEAST_SIDE
 from autoloss.tasks.detection.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.heads.head import Head, ObjectTarget, collect_targets
 from autoloss.tasks.trainer_task import DRAWS_PER_SAMPLE, can_gain, draw_batches
@@ -41,7 +42,7 @@ class TrainingExamples(Dataset[Example]):
 
 
 def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarget] = ()) -> dict[str, Tensor]:
-    """Drop crowds, difficult objects, boxes without width or height, and objects that heads cannot be trained on."""
+    """Drop crowds, difficult objects, boxes below `LEAST_SIDE`, and objects that heads cannot be trained on."""
     names = ["boxes", "labels", *(one.name for one in further)]
     if missing := [name for name in names if name not in target]:
         raise RequestError(
@@ -49,7 +50,7 @@ def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarge
             "data, one row for each object."
         )
     boxes = target["boxes"]
-    left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
+    left_out = (boxes[:, 2:] - boxes[:, :2] < LEAST_SIDE).any(dim=1)
     for mark in ("crowd", "difficult"):
         if mark in target:
             left_out |= target[mark].bool()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.options import Count, Positive, declare
+from autoloss.options import Positive, declare
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
@@ -27,7 +27,7 @@ from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.loading import load_batches
 from autoloss.tasks.pose.data.coco import LAYOUT, load_detections, load_keypoints, to_people
-from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, TrainingCrops, to_image
+from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, Side, TrainingCrops, to_image
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps, simple_baseline
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.people import MIRRORED, PeopleImages
@@ -210,9 +210,9 @@ class PoseOptions(AnnotatedOptions):
 
     detections: str | None = None
     """File of detected persons, in which poses of val2017 are predicted; without it in the boxes of the ground truth."""
-    height: Count = 256
+    height: Side = 256
     """Height of a crop in pixels; a heatmap has a quarter of it."""
-    width: Count = 192
+    width: Side = 192
     """Width of a crop in pixels."""
     sigma: Positive = 2.0
     """Standard deviation of a target in cells of the heatmap."""

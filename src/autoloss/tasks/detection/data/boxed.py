@@ -19,6 +19,8 @@ from autoloss.tasks.detection.masks import RunLengths, decode_masks, mask_areas
 from autoloss.tasks.files import Fault, FaultyFile, open_image
 
 IDENTITIES_SHOWN = 5
+LEAST_SIDE = 0.01
+"""Pixels of width and of height that a box to train on has at least: mirrored or resized in single precision, less may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Boxes:
 
     @property
     def trainable_count(self) -> int:
-        """Number of objects to train on: neither crowds, nor difficult, nor without width, height or a pixel."""
-        sized = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
+        """Number of objects to train on: neither crowds, nor difficult, nor too small, nor without a pixel."""
+        sized = (self.boxes[:, 2:] - self.boxes[:, :2] >= LEAST_SIDE).all(axis=1)
         if self.masks is not None:
             sized &= mask_areas(self.masks) > 0
         return int((sized & ~self.crowd & ~self.difficult).sum())

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from autoloss.errors import name_kind, quote
-from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
+from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, LEAST_SIDE, BoxedImages, Boxes
 from autoloss.tasks.detection.masks import (
     LARGEST,
     Problem,
@@ -122,9 +122,9 @@ def _find_notes(
     masks: bool,
 ) -> Iterator[str]:
     """Yield notes on what is unusual but accepted, as by COCO's own tools."""
-    flat = sum(not all(row["bbox"][2:]) for rows in of_image.values() for row in rows)
+    flat = sum(min(row["bbox"][2:]) < LEAST_SIDE for rows in of_image.values() for row in rows)
     if flat:
-        yield f"{flat} boxes have no width or no height; training leaves them out, evaluation counts them."
+        yield f"{flat} boxes are less than {LEAST_SIDE} pixels wide or high; training leaves them out, evaluation counts them."
     if not masks:
         return
     blank = sum(int((mask_areas(boxes.masks or ()) == 0).sum()) for boxes in annotations)

@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 import torch
 from filelock import FileLock
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -62,6 +63,7 @@ class ImageFiles:
     def image(self, index: int) -> Tensor:
         """Read an image, (3, H, W) in 8 bits."""
         with open_image(self.pairs[index][0]) as picture:
+            _check_upright(self.pairs[index][0], picture)
             return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
 
     def mask(self, index: int) -> Tensor:
@@ -86,12 +88,7 @@ class ImageFiles:
         image, mask = self.pairs[index]
         with open_image(image) as picture:
             size = picture.size
-            # Pillow would decode a whole PNG to look for EXIF data that it does not have.
-            turned = picture.getexif().get(ORIENTATION, UPRIGHT) if "exif" in picture.info else UPRIGHT
-        if turned != UPRIGHT:
-            found = f"is stored rotated (EXIF orientation {turned})"
-            remedy = "Save it rotated, without that tag, if its mask is upright; else remove the tag."
-            raise FaultyFile(Fault(image, found, "an image stored as it is displayed", remedy))
+            _check_upright(image, picture)
         if not mask.is_file():
             raise FaultyFile(missing_file(mask, "the mask of an image"))
         # Pillow does not read MATLAB's format.
@@ -107,6 +104,15 @@ class ImageFiles:
             expected = f"the {size[0]}×{size[1]} of its image {image.name}"
             remedy = "Save the mask at the size of its image, without interpolating labels."
             raise FaultyFile(Fault(mask, found, expected, remedy))
+
+
+def _check_upright(file: Path, picture: Image.Image) -> None:
+    # Pillow would decode a whole PNG to look for EXIF data that it does not have.
+    turned = picture.getexif().get(ORIENTATION, UPRIGHT) if "exif" in picture.info else UPRIGHT
+    if turned != UPRIGHT:
+        found = f"is stored rotated (EXIF orientation {turned})"
+        remedy = "Save it rotated, without that tag, if its mask is upright; else remove the tag."
+        raise FaultyFile(Fault(file, found, "an image stored as it is displayed", remedy))
 
 
 def hold_out(images: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, ImageFiles]:
