@@ -47,12 +47,13 @@ def boxed_voc(directory: Path) -> None:
     """Write a VOCdevkit with boxes: four times the same picture in each list."""
     for year, split in ((2007, "trainval"), (2007, "test"), (2012, "trainval")):
         objects = [voc_object(box=(3, 5, 20, 22)), voc_object("cat", box=(18, 10, 38, 29))]
-        root = voc_written(directory, objects, year) / "VOCdevkit" / f"VOC{year}"
-        stems = ["000005", *(f"{split}{number}" for number in range(3))]
+        root = voc_written(directory, objects, year, split=split) / "VOCdevkit" / f"VOC{year}"
+        names = root / "ImageSets/Main" / f"{split}.txt"
+        stems = [names.read_text().strip(), *(f"{split}{number}" for number in range(3))]
         for stem in stems[1:]:
             for kind in ("JPEGImages/{}.jpg", "Annotations/{}.xml"):
                 shutil.copy(root / kind.format(stems[0]), root / kind.format(stem))
-        (root / "ImageSets/Main" / f"{split}.txt").write_text("\n".join(stems))
+        names.write_text("\n".join(stems))
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,16 @@ def read_names(file: Path, name: str) -> list[str]:
     return names
 
 
+def check_apart(train: Iterable[Path], test: Iterable[Path], names: tuple[str, str]) -> None:
+    """Raise a RequestError if images to train on, or to choose by, are measured on in the end too."""
+    if both := sorted(set(train) & set(test)):
+        listed = ", ".join(file.stem for file in both[:5]) + ", …" * (len(both) > 5)
+        raise RequestError(
+            f"{names[1]} has {len(both)} of the images of {names[0]}: {listed}; expected each image in one split. Remove them "
+            "from one."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault of one file."""
@@ -213,7 +223,7 @@ def open_image(
     with report_decoding(file, expected), Image.open(file) as picture:
         if modes is not None and picture.mode not in modes:
             found = f"holds {picture.mode} values"
-            raise FaultyFile(Fault(file, found, expected, "Convert it; a mask must not hold colours."))
+            raise FaultyFile(Fault(file, found, expected, "Convert it."))
         yield picture
 
 

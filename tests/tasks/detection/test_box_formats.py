@@ -219,14 +219,18 @@ def voc_object(name="dog", difficult=0, box: object = (3, 5, 12, 14)) -> str:
     return OBJECT.format(name=name, difficult=difficult, box=BOX.format(*box) if isinstance(box, tuple) else box)
 
 
-def voc_written(directory: Path, objects: list[str], year: int = 2007, size: str | None = None) -> Path:
+def voc_written(
+    directory: Path, objects: list[str], year: int = 2007, size: str | None = None, split: str = "trainval"
+) -> Path:
+    """Write a split of one image."""
+    stem = {"trainval": "000005", "test": "000006"}[split]
     root = directory / "VOCdevkit" / f"VOC{year}"
     for folder in ("Annotations", "ImageSets/Main"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / "ImageSets/Main/trainval.txt").write_text("000005\n")
-    picture(root / "JPEGImages/000005.jpg", year)
+    (root / f"ImageSets/Main/{split}.txt").write_text(f"{stem}\n")
+    picture(root / f"JPEGImages/{stem}.jpg", year)
     size = size or f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
-    (root / "Annotations/000005.xml").write_text(f"<annotation>{size}{''.join(objects)}</annotation>")
+    (root / f"Annotations/{stem}.xml").write_text(f"<annotation>{size}{''.join(objects)}</annotation>")
     return directory
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from autoloss import zoo
 from autoloss.errors import RequestError
@@ -71,6 +72,11 @@ def test_the_defaults_are_the_papers():
     assert recipe.rate(11 * 100 + 1, 1200) == pytest.approx(0.0002)
 
 
+def write_voc(directory: Path) -> None:
+    for year, split in ((2007, "trainval"), (2007, "test"), (2012, "trainval")):
+        voc_written(directory, [voc_object(box=(3, 3, 30, 28)), voc_object("cat", 1)], year, split=split)
+
+
 def test_the_search_never_sees_val2017_and_retraining_sees_all_of_train2017(tmp_path):
     task = get("coco-det", data=str(coco_written(tmp_path)), **{**SMALL, "share": 0.5})
     train, valid, test = (task._data[split] for split in ("train", "valid", "test"))
@@ -101,15 +107,36 @@ def test_coco_is_sampled_and_trained_on_both_schedules(tmp_path):
 
 
 def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
-    for year in (2007, 2012):
-        voc_written(tmp_path, [voc_object(box=(3, 3, 30, 28)), voc_object("cat", 1)], year)
-    lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
-    (lists / "test.txt").write_text((lists / "trainval.txt").read_text())
+    write_voc(tmp_path)
     task = get("voc-det", data=str(tmp_path), **{**SMALL, "held_out": 1, "batch_size": 1})
     assert (task.metric, task.classes, len(task._data["test"]), len(task._examples["full"])) == ("voc07", 20, 1, 2)
     (image, target) = task._data["valid"][0]
     assert image.shape == (3, HEIGHT, WIDTH)
     assert select_trainable(target)["labels"].tolist() == [12]
+
+
+def test_an_image_to_train_on_is_none_to_measure_on(tmp_path):
+    write_voc(tmp_path)
+    lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
+    (lists / "test.txt").write_text("000005\n000006\n")
+    said = "VOC 2007 test has 1 of the images of VOC 2007 trainval and VOC 2012 trainval: 000005; expected each image in one split"
+    with pytest.raises(RequestError, match=said):
+        get("voc-det", data=str(tmp_path), **{**SMALL, "held_out": 1})
+
+
+@pytest.mark.parametrize(("train", "val", "part"), [(1, 3, "COCO train2017, held out"), (8, 1, "COCO val2017")])
+def test_images_to_measure_on_have_an_object(tmp_path, train: int, val: int, part: str):
+    data = coco_written(tmp_path, train, val)
+    if train == 1:
+        # The first image has no object, and the seed holds it out.
+        file = data / "annotations" / "instances_train2017.json"
+        content = json.loads(file.read_text())
+        content["images"] += [{**content["images"][0], "id": 2, "file_name": "2.jpg"}]
+        content["annotations"] = [annotation(2, 2, 3, [1, 2, 22, 20])]
+        file.write_text(json.dumps(content))
+        picture(data / "train2017" / "2.jpg", 2)
+    with pytest.raises(RequestError, match=f"None of the 1 images of {part} has an object that counts"):
+        get("coco-det", data=str(data), **{**SMALL, "held_out": 1, "seed": 1})
 
 
 def test_frozen_weights_come_from_a_file(tmp_path):
@@ -193,12 +220,14 @@ def test_a_check_names_faulty_images_with_their_annotations(split, spoil, messag
 
 
 def test_a_check_of_voc_looks_at_all_three_lists(tmp_path):
-    for year in (2007, 2012):
-        voc_written(tmp_path, [voc_object(box=(3, 3, 30, 28)), voc_object("cat", 1)], year)
-    lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
-    (lists / "test.txt").write_text((lists / "trainval.txt").read_text())
+    write_voc(tmp_path)
     inspect("voc-det", data=str(tmp_path))
     file = next((tmp_path / "VOCdevkit/VOC2012/JPEGImages").glob("*.jpg"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (HEIGHT, WIDTH)).save(file, exif=exif)
+    with pytest.raises(RequestError, match="It has an EXIF orientation: save it as it is displayed, without that tag"):
+        inspect("voc-det", data=str(tmp_path))
     file.unlink()
     with pytest.raises(RequestError, match=rf"{file.name}: there is no such file \(annotations 1, 2 in it\)"):
         inspect("voc-det", data=str(tmp_path))

@@ -149,6 +149,16 @@ def test_sbd_is_used_where_it_is_there(tmp_path: Path):
     assert len(split_voc(VocOptions(data=str(tmp_path), split="train")).full_train) == 6
 
 
+def test_an_image_to_train_on_is_none_to_measure_on(tmp_path: Path):
+    lists = generated.voc(tmp_path, count=8, side=32) / "ImageSets" / "Segmentation"
+    both = (lists / "val.txt").read_text().split()[0]
+    (lists / "train.txt").write_text((lists / "train.txt").read_text() + both)
+    with pytest.raises(
+        RequestError, match=f"VOC 2012 val has 1 of the images of VOC 2012 train: {both}; expected each image in one"
+    ):
+        split_voc(VocOptions(data=str(tmp_path)))
+
+
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
     assert len(split_voc(VocOptions(data=str(tmp_path))).valid) == round(15 * 1500 / TRAIN_AUG) == 2

@@ -41,7 +41,7 @@ from autoloss.tasks.detection.heads.head import Head, collect_targets
 from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.samples import Example, TrainingExamples, draw_samples
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
+from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, check_apart, count_held_out
 from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.trainer_task import FullSchedule, ImageTask, ImageTaskOptions
 from autoloss.training.loop import Execution, seed_generators
@@ -263,6 +263,8 @@ def build_task(
         _log.warning(note)
     count = count_held_out(options.held_out, images, PAPER_HELD_OUT[name])
     rest, valid = images.hold_out(count, options.seed)
+    for part in (valid, test):
+        part.with_objects()
     train, classes = rest.with_objects().draw(options.share, options.seed), len(images.classes)
     task = DetectionTask(
         functools.partial(proxy.network, classes, heads),
@@ -300,8 +302,10 @@ def _read(name: str, options: DetectionOptions) -> tuple[BoxedImages, BoxedImage
         read = functools.partial(coco_files.load_coco, place, masks=SHAPES[name] == "masks")
         train = read("train2017")
         return train, read("val2017", like=train)
-    years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
-    return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
+    train = voc_files.concatenate([voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)])
+    test = voc_files.load_voc(place, 2007, "test")
+    check_apart(train.files, test.files, (train.name, test.name))
+    return train, test
 
 
 def _make_factory(name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings]) -> TaskFactory:

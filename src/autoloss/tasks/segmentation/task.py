@@ -21,7 +21,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import MAIN
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
-from autoloss.tasks.files import FileOptions, NetworkOptions, count_held_out
+from autoloss.tasks.files import FileOptions, NetworkOptions, check_apart, count_held_out
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
 from autoloss.tasks.segmentation.data.augmentation import ImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, hold_out, open_copy
@@ -121,6 +121,7 @@ def split_folder(options: FolderOptions) -> ImageSplits:
 
 
 def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
+    check_apart(*([image for image, _ in part.pairs] for part in (images, test)), names=(images.name, test.name))
     count = count_held_out(options.held_out, images, (HELD_OUT, TRAIN_AUG))
     return ImageSplits(*hold_out(images, count, options.seed), test, images)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import ImageOps
 from torch import Tensor
 
 from autoloss.errors import RequestError
@@ -94,11 +95,12 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
     def header(self, index: int) -> tuple[int, int]:
         """Return the size in the header of an image, that which its annotations state."""
         file, expected = self.files[index], self.annotations[index].size
-        with self._name_annotations(index):
-            with open_image(file) as picture:
-                found = picture.size
+        with self._name_annotations(index), open_image(file) as picture:
+            found = picture.size
             if found != expected:
                 remedy = "Copy it again from its source: its boxes do not fit another size."
+                if ImageOps.exif_transpose(picture).size == expected:
+                    remedy = "It has an EXIF orientation: save it as it is displayed, without that tag."
                 stated = f"{expected[0]}×{expected[1]} as its annotations state"
                 raise FaultyFile(Fault(file, f"has {found[0]}×{found[1]} pixels", stated, remedy))
         return found
@@ -125,7 +127,10 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         """Return the images with an object to train on, as is usual for COCO."""
         kept = [index for index, boxes in enumerate(self.annotations) if boxes.trainable_count]
         if not kept:
-            raise RequestError(f"{self.name} has no object to train on; check its annotations.")
+            raise RequestError(
+                f"None of the {len(self)} images of {self.name} has an object that counts; expected one at least. Check their "
+                "annotations; of images that are held out there can be more: --set held_out=<number of images>."
+            )
         return self if len(kept) == len(self) else self.select(kept, self.name)
 
     def hold_out(self, count: int, seed: int) -> tuple[BoxedImages, BoxedImages]:
