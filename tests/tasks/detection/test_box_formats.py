@@ -150,6 +150,7 @@ FAULTS = {
     "odd polygon": ({"segmentation": [[1, 1, 5, 5, 6, 6, 7]]}, "polygon of 7 numbers"),
     "another size": ({"segmentation": {"counts": [1200], "size": [40, 30]}}, r"run lengths of size \[40, 30\]"),
     "too short": ({"segmentation": {"counts": [3, 4], "size": [30, 40]}}, "cover 7 pixels"),
+    "a crowd as text": ({"iscrowd": "0"}, "has the iscrowd '0'; expected 0 or 1"),
     "the same id": ({"id": 102}, "annotation 102 has the id of another"),
 }
 
@@ -189,10 +190,12 @@ def test_what_images_and_categories_lack_is_named(tmp_path):
     values = copy.deepcopy(content())
     del values["images"][1]["width"]
     values["categories"].append(values["categories"][0])
+    values["images"].append({**values["images"][0], "id": 13})
     with pytest.raises(RequestError) as caught:
         load_coco(written(tmp_path, values), "train2017")
     assert "image 9 lacks width" in str(caught.value)
     assert "category 18 comes twice" in str(caught.value)
+    assert "image 13 has the file of image 7; expected an image for each file" in str(caught.value)
 
 
 @pytest.mark.parametrize(

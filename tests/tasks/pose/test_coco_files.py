@@ -106,6 +106,21 @@ def test_persons_without_a_labelled_joint_are_counted_and_left_out(folder, caplo
     assert "1 persons have no labelled joint" in caplog.text
 
 
+def test_what_is_held_out_has_persons_with_joints(folder):
+    from autoloss.tasks import get
+
+    labelled = content(folder, "train2017")["annotations"][-1]["image_id"]
+
+    def hide(values):
+        for row in values["annotations"]:
+            if row["image_id"] not in (labelled, labelled - 1):
+                row.update(keypoints=[0] * 51, num_keypoints=0)
+
+    task = get("coco-pose", data=str(change(folder, hide, "train2017")), held_out=1, share=1.0, device="cpu")
+    assert [len(task._data[split].persons()) > 0 for split in ("train", "valid")] == [True, True]
+    assert len(task._data["train"]) == len(task._data["valid"]) == 1
+
+
 def test_a_crowd_needs_no_joints_and_is_no_person_without_joints(folder):
     def group(values):
         values["annotations"][0].pop("keypoints")

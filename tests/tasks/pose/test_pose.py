@@ -243,7 +243,7 @@ def test_retraining_sees_what_the_search_held_out_and_is_not_measured_on_it(fold
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"height": 100}, "size is"),
+        ({"height": 100}, "height is"),
         ({"share": 0.0}, "share is 0.0"),
         ({"scale": "0.5"}, "scale is .* 2 values"),
         ({"rotation": -1.0}, "rotation"),

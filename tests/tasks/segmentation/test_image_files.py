@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +40,23 @@ def test_index_masks_keep_every_label(tmp_path: Path, mode: str):
     if mode == "P":
         picture.putpalette(bytes(768))
     picture.save(tmp_path / "mask.png")
+    assert np.array_equal(read_indices(tmp_path / "mask.png"), labels)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_index_masks_of_few_bits_keep_every_label(tmp_path: Path, bits: int):
+    labels = np.arange(2**bits, dtype=np.uint8).repeat(8).reshape(-1, 8)
+    few = np.unpackbits(labels[..., None], axis=2)[..., -bits:].reshape(len(labels), -1)
+    rows = b"".join(b"\0" + bytes(row) for row in np.packbits(few, axis=1))
+    header = struct.pack(">IIBBBBB", 8, len(labels), bits, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    (tmp_path / "mask.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+            for name, data in chunks
+        )
+    )
     assert np.array_equal(read_indices(tmp_path / "mask.png"), labels)
 
 

@@ -197,6 +197,10 @@ def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
             ["x;y", *(f"{x % 3},5;{x % 2}" for x in range(60))],
             "such as '0,5'; write numbers with a decimal point",
         ),
+        (
+            ["x,y", *(f"{'None' if x % 8 == 0 else x / 4},{x % 2}" for x in range(60))],
+            "such as 'None'; write numbers with a decimal point, and leave a missing one empty",
+        ),
         (["1,a", *(f"{x},b" for x in range(5))], "Known: 1, a. The first line must hold the names of the columns."),
     ],
 )

@@ -229,7 +229,9 @@ def build_task(metric: str, options: PoseOptions, proxy: NetworkOptions, full: N
     train, _, test, notes = _read(options)
     for note in notes:
         _log.warning(note)
-    annotated = train.select([at for at, boxes in enumerate(train.annotations) if len(boxes.labels)], train.name)
+    everyone = to_people(train)
+    # Nothing is learned or measured elsewhere.
+    annotated = train.select(sorted({image for image, _ in everyone.persons()}), train.name)
     count = count_held_out(options.held_out, annotated, PAPER_HELD_OUT)
     rest, valid = annotated.hold_out(count, options.seed)
     # A retraining trains on what the search holds out.

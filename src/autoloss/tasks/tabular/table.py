@@ -365,8 +365,10 @@ def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], fau
     texts = sorted(set(present))
     decimal = 0 < NUMERIC_SHARE * len(texts) <= sum(parse_number(text.replace(",", ".")) is not None for text in texts)
     if decimal or len(texts) > DISTINCT_TEXTS:
-        advice = "write numbers with a decimal point" if decimal else f"categories have at most {DISTINCT_TEXTS}"
-        faults.add(1, name, f"{len(texts)} different texts, such as {quote(texts[0])}; {advice}")
+        odd = next((text for text in texts if parse_number(text) is None), texts[0])
+        rule = "write numbers with a decimal point, and leave a missing one empty"
+        advice = rule if decimal else f"categories have at most {DISTINCT_TEXTS}"
+        faults.add(1, name, f"{len(texts)} different texts, such as {quote(odd)}; {advice}")
         return {}
     known = iter(present)
     values = [None if gone else next(known) for gone in absent] if absent else list(present)

@@ -165,6 +165,7 @@ def _index_by_id(
 ) -> dict[int, Mapping[str, Any]]:
     """Return images or categories by their ids, in the order of the file; append the faults of invalid ones."""
     found: dict[int, Mapping[str, Any]] = {}
+    owners: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
         values = row if isinstance(row, Mapping) else {}
         identity = values.get("id")
@@ -177,7 +178,15 @@ def _index_by_id(
             problem = f"has the {unfit[0]} {quote(values[unfit[0]])}", f"{' and '.join(unfit)}: {expected}"
         elif identity in found:
             problem = "comes twice", "ids that differ"
+        # One picture of several images would be trained on and measured on.
+        elif values.get("file_name") in owners:
+            problem = (
+                f"has the file of image {owners[values['file_name']]}",
+                "an image for each file, with all of its objects",
+            )
         else:
+            if "file_name" in needed:
+                owners[values["file_name"]] = values["id"]
             found[values["id"]] = values
             continue
         place = f"{kind} {identity if isinstance(identity, int) else f'number {number}'}"
@@ -200,6 +209,8 @@ def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapp
     category = annotation.get("category_id")
     if not isinstance(category, int | str) or category not in labels:
         yield f"has the category {quote(category)}", f"one of the {len(labels)} classes"
+    if annotation.get("iscrowd", 0) not in (0, 1):
+        yield f"has the iscrowd {quote(annotation['iscrowd'])}", "0 or 1"
     if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")

@@ -37,6 +37,8 @@ IGNORED = 255
 """Label of a pixel that is ignored."""
 INDEXED = ("1", "L", "P")
 """Modes of Pillow with one index per pixel."""
+SCALES = {"L;2": 85, "L;4": 17}
+"""How Pillow reads grey of few bits → factor on an index."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 AN_INDEX_MASK = "an index PNG (palette or grey) with one class index per pixel"
 ORIENTATION, UPRIGHT = 0x0112, 1
@@ -139,7 +141,9 @@ def rank_by_hash(names: list[str], seed: int) -> list[int]:
 def read_indices(file: Path) -> np.ndarray:
     """Read an index PNG, palette or grey: (H, W) in 8 bits; a `FaultyFile` is raised if it is none."""
     with open_image(file, AN_INDEX_MASK, INDEXED) as picture:
-        return np.array(picture, dtype=np.uint8)
+        # Pillow scales grey of 2 and 4 bits to the range of 8.
+        scale = next((factor for mode, factor in SCALES.items() if mode in str(picture.tile)), 1)
+        return np.array(picture, dtype=np.uint8) // np.uint8(scale)
 
 
 def _label_fault(file: Path, mask: np.ndarray, classes: int) -> Fault:
@@ -256,7 +260,9 @@ def fingerprint(source: ImageFiles, side: int) -> str:
     for file in (file for pair in source.pairs for file in pair):
         try:
             status = file.stat()
-            files.append((file.parent.name, file.name, status.st_size, status.st_mtime_ns))
+            # Archives and images of containers give all files one time, but no tool sets when a file was last changed here.
+            times = status.st_mtime_ns, status.st_ctime_ns
+            files.append((file.parent.name, file.name, status.st_size, *times))
         except OSError:
             faults.append(missing_file(file, "a file of the data set"))
     if faults:
