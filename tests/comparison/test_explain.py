@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -25,6 +25,7 @@ from autoloss.proposing.records import Outcome, State
 from autoloss.run.request import make_request, prepare
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Task
+from autoloss.zoo.entries import say_loss
 from tests.comparison import constructed
 
 SEEDS = 4
@@ -43,6 +44,11 @@ def test_class_weights_are_the_cause_of_weighted_cross_entropy():
     assert found.cause.name == CLASSES
     weights = next(control.entrant.item_weights for control, _ in found.controls if control.name == CLASSES)[0].weights
     assert weights[1] / weights[0] == pytest.approx(0.9 / 0.1, rel=0.3)
+    known = [control for control, _ in found.controls if control.kind == "known"]
+    assert known
+    for control in known:
+        untold = replace(control.entrant, label=say_loss(control.name))
+        assert control.text == control.entrant.label == untold.spell_out().label
 
 
 def test_step_sizes_are_the_cause_of_cross_entropy_times_a_growing_factor():

@@ -233,6 +233,7 @@ def test_a_search_that_is_interrupted_on_the_ladder_goes_on_there(tmp_path, monk
     monkeypatch.setattr(Store, "add_training", add)
     resumed = autoloss.resume(tmp_path / "cut", task())
     assert resumed.ladder == whole.ladder
+    assert resumed.settings.start == whole.settings.start
     assert [one.formula for one in resumed.history] == [one.formula for one in whole.history]
     assert [one.score for one in resumed.history] == [one.score for one in whole.history]
 

@@ -220,6 +220,21 @@ def test_what_is_behind_on_other_test_examples_as_well_is_not_recommended_whatev
     assert "On valid and test data together nothing else" in unsure.reason
 
 
+def test_what_is_only_as_good_on_the_test_split_leaves_the_place_to_what_is_ahead_on_both():
+    def on_both(entrant: Entrant, test: float, valid: float) -> Row:
+        return replace(Row(entrant, noisy(test, 1)), valid=Row(entrant, noisy(valid, 1)).score)
+
+    level = on_both(SHELF, 0.8, 0.7)
+    kept = recommend([on_both(TUNED, 0.8, 0.6), level], None, None, "baseline/ce")
+    assert kept is not None
+    assert kept.origin == "standard"
+    assert "the best on valid and test data together, but as good as the standard loss on the test data" in kept.reason
+    ahead = replace(SHELF, label="another", loss="another")
+    found = recommend([on_both(TUNED, 0.8, 0.6), level, on_both(ahead, 0.83, 0.62)], None, None, "baseline/ce")
+    assert found is not None
+    assert found.loss == "another"
+
+
 def test_the_threshold_that_was_tuned_is_handed_over():
     decided = replace(TUNED, tuned_threshold=True)
     outcomes = tuple(

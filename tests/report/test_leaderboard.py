@@ -100,6 +100,8 @@ def test_show_knows_what_is_still_in_training_and_what_is_not_there(directory, c
     assert show_values(open_run(directory), 5)["state"] == "in training"
     with pytest.raises(RequestError, match="it has #0 to #5 so far"):
         show_values(open_run(directory), 6)
+    with pytest.raises(RequestError, match="it has #0 to #5 so far"):
+        show_values(open_run(directory), 10**23)
     assert run("show", directory, 6) == 2
     assert capsys.readouterr().err.startswith("autoloss: There is no loss #6")
 

@@ -1,5 +1,7 @@
 """Objectives of gradient boosting: derivatives by the scores, the start, the policies of the Hessian, and what is refused."""
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,26 @@ def test_a_row_has_the_loss_of_the_criterion(link, activation):
             for score, label in zip(scores, labels, strict=True)
         ]
         np.testing.assert_allclose(bare(formula, link).measure(scores, labels), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gap", [10, 19, 24])
+def test_the_hessian_of_a_row_that_is_sure_of_a_wrong_class_is_exact(gap: int):
+    scores, own = [Decimal(gap), Decimal("0.3"), Decimal("-0.5"), Decimal(1)], 1
+
+    def measure(at: int, step: Decimal) -> Decimal:
+        powers = [(score + step * (index == at)).exp() for index, score in enumerate(scores)]
+        shares = [power / sum(powers) for power in powers]
+        return -sum(
+            ((share if index == own else 1 - share) + Decimal("1e-12")).ln() for index, share in enumerate(shares)
+        )
+
+    with localcontext() as context:
+        context.prec = 60
+        step = Decimal("1e-15")
+        exact = [(measure(at, step) - 2 * measure(at, Decimal(0)) + measure(at, -step)) / step**2 for at in range(4)]
+    objective = bare("-y*log(p) - (1 - y)*log(1 - p)", "softmax")
+    _, second, _ = objective.slope_scores(np.array([list(map(float, scores))]), np.array([float(own)]))
+    np.testing.assert_allclose(second[0], list(map(float, exact)), rtol=1e-3)
 
 
 def test_blocks_change_nothing():

@@ -13,7 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
@@ -151,6 +158,46 @@ def test_a_loader_keeps_its_batches_and_repeats_them(loader: Callable[[Any], Dat
     assert len(told) == (given.batch_size == 10)
 
 
+class Swapped(TensorDataset):
+    """Has the other label in its items, and draws nothing."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row, label = super().__getitem__(index)
+        return row, 1 - label
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: DataLoader(data, batch_size=8)])
+def test_the_items_of_a_class_of_ones_own_are_used(wrap: Callable[[Any], Any]):
+    _, targets = Split(wrap(Swapped(*rows(0))), "train").first(ROWS)
+    assert torch.equal(targets, 1 - rows(0)[1])
+
+
+class ByEpoch(Sampler[int]):
+    """Draws as samplers of several processes do: from its seed and epoch, or from a generator of NumPy."""
+
+    def __init__(self, of_numpy: bool) -> None:
+        self.epoch, self.seed = 0, 0
+        self.random = np.random.default_rng(0) if of_numpy else None
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self):
+        drawn = self.random or np.random.default_rng([self.seed, self.epoch])
+        yield from drawn.permutation(ROWS).tolist()
+
+
+@pytest.mark.parametrize("of_numpy", [False, True])
+def test_a_sampler_of_ones_own_draws_anew_in_each_epoch_and_for_each_seed(of_numpy: bool):
+    split = Split(DataLoader(items(rows(0)), batch_size=ROWS, sampler=ByEpoch(of_numpy)), "train")
+    drawn = [split.draw_order(RECIPE, torch.Generator().manual_seed(seed)) for seed in (0, 1, 0)]
+    assert all(map(torch.equal, drawn[0], drawn[2]))
+    assert len({tuple(batch.tolist()) for order in drawn[:2] for batch in order}) == 8
+
+
 def test_a_loader_of_a_subset_evaluates_that_subset():
     seen: list[int] = []
 
@@ -173,6 +220,15 @@ def test_a_loader_without_indices_is_refused():
         task(DataLoader(Stream(), batch_size=8))
     with pytest.raises(RequestError, match="a batch size"):
         task(DataLoader(items(rows(0)), batch_size=None))
+
+
+def test_a_loader_that_changes_its_batches_itself_is_refused():
+    class Mixing(DataLoader):
+        def __iter__(self):
+            yield from ((inputs, 1 - target) for inputs, target in super().__iter__())
+
+    with pytest.raises(RequestError, match="is a Mixing, which makes its batches in an __iter__ of its own"):
+        task(Mixing(items(rows(0)), batch_size=8))
 
 
 SIZED = [torch.randn(3, 5 + at % 3, 6, generator=torch.Generator().manual_seed(at)) for at in range(12)]

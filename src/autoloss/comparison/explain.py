@@ -115,7 +115,10 @@ def explain_loss(
     if cause := found.likely_cause:
         known = list(list_known(trial, cause.name))
         rates = tune_learning_rates([control.entrant for control in known], task, seed, record)
-        controls += [replace(control, entrant=row.entrant) for control, row in zip(known, rates, strict=True)]
+        controls += [
+            replace(control, text=row.entrant.label, entrant=row.entrant)
+            for control, row in zip(known, rates, strict=True)
+        ]
         plan = replace(plan, controls=tuple(controls))
         found = _train(plan, seed, record)
     return found, plan
@@ -207,7 +210,7 @@ def list_known(trial: Trial, cause: str) -> Iterator[Control]:
     found = {CLASSES: list_weighted(standard, trial.evaluator.task), CONFIDENCE: FOCUSED.get(standard, ())}
     for name in found.get(cause, ()):
         if name != trial.loss.loss:
-            entrant = trial.train_alike(say_loss(name), name).spell_out()
+            entrant = trial.train_alike(say_loss(name), name)
             yield Control("known", name, entrant.label, entrant)
 
 

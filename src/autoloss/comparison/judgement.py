@@ -272,17 +272,25 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     # Where the splits contradict each other by more than other examples would change, the held-out one counts.
     best = sort_by_mean(known)[0]
     near = [row for row in known if not _is_behind(row, best)]
-    chosen = max(near, key=lambda row: _weigh_lead(row, first).value)
     plain = [row for row in near if row in own and row.entrant.loss == standard]
-    if chosen not in plain:
-        level = [row for row in plain if _subtract(chosen, row).is_level or _weigh_lead(chosen, row).is_level]
-        chosen = max(level, key=lambda row: _weigh_lead(row, first).value, default=chosen)
+    # What is no better than the standard loss on the test split does not replace it.
+    level = [
+        row for row in near if any(_subtract(row, one).is_level or _weigh_lead(row, one).is_level for one in plain)
+    ]
+    chosen = max(
+        (row for row in near if row in plain or row not in level), key=lambda row: _weigh_lead(row, first).value
+    )
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
     if together not in near:
         reason = (
             f"{together.entrant.label} is the best on valid and test data together, but significantly behind {best.entrant.label} "
             "on the test data: the two splits differ. Of the others nothing is ahead of it."
+        )
+    elif together is not chosen and not _weigh_lead(together, chosen).is_level:
+        reason = (
+            f"{together.entrant.label} is the best on valid and test data together, but as good as the standard loss on the test "
+            "data. Of the others nothing is ahead of it."
         )
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     # One whose lead decided nothing is not named as ahead.

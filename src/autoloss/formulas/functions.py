@@ -43,8 +43,8 @@ LOCAL = (
 )
 """Variables of the methods that are written."""
 
-OF_TORCH: dict[str, Any] = {"torch": torch, "F": F}
-AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
+OF_TORCH: dict[str, Any] = {"torch": torch, "F": F, "torch.special": torch.special}
+AT_HAND: dict[str, Any] = {"torch": torch, "F": F, "Tensor": Tensor, "nn": nn, "math": math}
 """The names that a function may use besides its arguments and Python itself: an exported file imports it."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -78,11 +78,12 @@ RESERVED = frozenset({"self", "EPSILON", *AT_HAND, *FUNCTIONS})
 
 def get_call_name(operator: Operator) -> str:
     """Return what a file calls for an operator: `torch.sin`, or the function's own name."""
-    name = getattr(operator.function, "__name__", "")
     for module, holder in OF_TORCH.items():
-        if getattr(holder, name, None) is operator.function:
+        # A function of torch may have another name of its own: F.logsigmoid has log_sigmoid.
+        names = (name for name in dir(holder) if getattr(holder, name) is operator.function)
+        for name in names:
             return f"{module}.{name}"
-    return name
+    return getattr(operator.function, "__name__", "")
 
 
 def read_own_functions(loss: Loss) -> dict[str, str]:
@@ -156,6 +157,7 @@ def _find_foreign_names(node: ast.FunctionDef, function: FunctionType) -> list[s
     names = [found for found in ast.walk(node) if isinstance(found, ast.Name)]
     own = {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)} | {node.name}
     own |= {found.id for found in names if isinstance(found.ctx, ast.Store)}
+    own |= {found.name for found in ast.walk(node) if isinstance(found, ast.FunctionDef)}
     # Modules that it imports itself are not known to the file's reader.
     imported = [alias.name for found in ast.walk(node) if isinstance(found, ast.Import) for alias in found.names]
     imported += [found.module or "." for found in ast.walk(node) if isinstance(found, ast.ImportFrom)]

@@ -125,7 +125,7 @@ def write_code(entry: Entry) -> str:
     if entry.target in ("edge", "band"):
         options += f', target="{entry.target}"'
     if entry.activation.startswith("pair"):
-        bound = f'autoloss.bind({{"main": autoloss.zoo.get("{entry.name}")}}, task.branches)["main"]'
+        bound = f'autoloss.bind(autoloss.zoo.resolve("{entry.name}", task.branches)[1], task.branches)["main"]'
         return f'loss = {bound}(scores, task.branches["main"].make_context(scores, targets))'
     options += ", shares=shares" * (entry.name in OF_SHARES)
     if not options:

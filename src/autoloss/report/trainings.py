@@ -43,7 +43,8 @@ def _describe_weights(found: Explanation) -> Iterator[str]:
             groups = GROUPS[grouping].format(count=len(weights))
             listed = ", ".join(f"{weight:g}" for weight in weights)
             where = "" if branch == MAIN else f" on {branch}"
-            yield f"{control.name.capitalize()} of {found.loss.entrant.label}{where} ({groups}; their mean is 1): {listed}."
+            scale = "their mean, weighted by the standard loss's squared gradients, is 1"
+            yield f"{control.name.capitalize()} of {found.loss.entrant.label}{where} ({groups}; {scale}): {listed}."
 
 
 def list_controls(found: Explanation) -> Iterator[tuple[str, str, str, str, str]]:

@@ -37,7 +37,7 @@ from autoloss.space.loss import Loss
 from autoloss.space.loss_text import join_losses
 from autoloss.store import samples as sample_files
 from autoloss.store.database import resume_command
-from autoloss.store.run_settings import RunSettings, TaskReference
+from autoloss.store.run_settings import RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.catalogue import find_factory
 from autoloss.tasks.task import Task
@@ -89,6 +89,8 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
         build=build(),
         recipe=read_recipe(task),
         also=request.also,
+        # Not tested yet: what a resumed run calls them.
+        start=tuple(StartVerdict(label, str(loss), {}, None) for loss, label in request.start.items()),
         final=final,
         workers=drive.machines.workers,
         standard_loss=dict(task.standard),

@@ -213,12 +213,14 @@ def restore_request(
             )
     table = operator_table(settings.configuration.space.operators, operators)
     evolution = settings.configuration.evolution
+    start = parse_starting_losses(name_losses(evolution.start), loaded, table, evolution.initial)[0]
+    labels = {one.loss: one.label for one in settings.start}
     return Request(
         task=loaded.measuring(settings.also) if settings.also else loaded,
         reference=settings.task,
         configuration=settings.configuration,
         operators=table,
-        start=parse_starting_losses(name_losses(evolution.start), loaded, table, evolution.initial)[0],
+        start={loss: labels.get(str(loss), label) for loss, label in start.items()},
         also=settings.also,
         samples=sample_files.load(directory, settings.samples_digest),
     )

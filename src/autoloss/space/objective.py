@@ -98,12 +98,15 @@ class Objective:
                 first, second = self._evaluate(y, (p - self.center) / self.unit, "first", "second")
                 first, second, standard = first / self.unit, second / self.unit**2, np.ones_like(p)
             elif self.link == "softmax":
-                standard = p * (1 - p)
+                # Sums over the other classes: 1 - p, or a class taken from the sum of all, would lose the digits of what is small.
+                others = 1.0 - np.eye(p.shape[1])
+                q = p @ others
+                standard = p * q
                 slope, curve = self._evaluate(y, p, "first", "second")
-                above = slope - (slope * p).sum(axis=1, keepdims=True)
+                above = slope * q - (slope * p) @ others
                 first, bend = p * above, curve * p + slope
                 # The derivative by the score itself of what is weighted by p.
-                moved = p * (bend - (bend * p).sum(axis=1, keepdims=True))
+                moved = p * (bend * q - (bend * p) @ others)
                 second = standard * above + p * (curve * standard - moved)
             else:
                 # 1 - p would lose the digits of a small probability.

@@ -16,6 +16,8 @@ from autoloss.store.database import NUMBER, Row, read_script
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Pool, Store, StoreError, outcome_from_row, owner_lives, read_figures, training_from_row
 
+MOST_ROWS = 2**63 - 1
+"""The largest integer of SQLite."""
 TABLES = ("candidate", "training", "rejected")
 ALLOWED = {
     "candidate": ("origin", frozenset(origin.value for origin in Origin)),
@@ -240,7 +242,7 @@ class Reader:
             "UNION ALL SELECT p.id, p.parent, p.kinds FROM line AS c JOIN candidate AS p ON p.id = c.parent "
             f"WHERE p.id < c.id AND {_KEPT}) SELECT id, {_SCORE} FROM line AS c ORDER BY id DESC"
         )
-        scores = self._pairs(line, number)
+        scores = self._pairs(line, min(number, MOST_ROWS))
         found = {one.id: one for one in self._store.candidates(f"id IN ({', '.join(map(str, scores))})")}
         return [(found[one], score) for one, score in scores.items()]
 

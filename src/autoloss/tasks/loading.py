@@ -6,6 +6,7 @@ same in every loading process and in a resumed training.
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,9 @@ import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
+from autoloss.errors import RequestError
 from autoloss.training import distribution
 from autoloss.training.loop import seed_generators
 
@@ -129,3 +131,55 @@ def _hide_main() -> Iterator[None]:
 
 def _keep(batch: Any) -> Any:
     return batch
+
+
+def list_examples(loader: DataLoader[Any]) -> Tensor:
+    """Return the indices of the examples that a loader draws in an epoch, in the order of the data."""
+    with seed_generators(0):
+        batches = _copy_sampler(loader, 0)
+        # A sampler of single examples also draws those of a last batch that the loader drops.
+        drawn = batches.sampler if type(batches) is BatchSampler else (index for batch in batches for index in batch)
+        return torch.tensor(sorted(drawn), dtype=torch.long)
+
+
+def draw_epochs(loader: DataLoader[Any], epochs: int, seed: int) -> list[Tensor]:
+    """Return the indices of all batches that a loader draws in some epochs."""
+    sampler = _copy_sampler(loader, seed)
+    order: list[Tensor] = []
+    for epoch in range(epochs):
+        for part in _list_samplers(sampler):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        order += [torch.as_tensor(batch) for batch in sampler]
+    return order
+
+
+def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
+    """Return a seeded copy of the batch sampler of a loader, independent of its earlier draws."""
+    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+        raise RequestError(
+            "A DataLoader needs a data set whose examples have indices, and a batch size: a resumed training draws the same "
+            "batches again. Give list(…) of an iterable data set."
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise RequestError(
+            f"The DataLoader is a {type(loader).__name__}, which makes its batches in an __iter__ of its own; a training draws "
+            "batches by their indices. Do in the Dataset or in collate_fn what it does."
+        )
+    shared = {id(part): part for part in (loader.dataset, getattr(loader.dataset, "tensors", None))}
+    sampler = copy.deepcopy(loader.batch_sampler, shared)
+    for part in _list_samplers(sampler):
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Generator):
+                value.manual_seed(seed)
+            elif isinstance(value, np.random.Generator):
+                setattr(part, name, np.random.default_rng(seed))
+        # As of a DistributedSampler, which draws from a generator of its seed and epoch.
+        if hasattr(part, "set_epoch") and hasattr(part, "seed"):
+            part.seed = seed
+    return sampler
+
+
+def _list_samplers(sampler: Any) -> list[Any]:
+    """Return the batch sampler and what it takes single examples from, as far as they have attributes."""
+    return [part for part in (sampler, getattr(sampler, "sampler", None)) if hasattr(part, "__dict__")]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from autoloss.errors import RequestError, join_names
 from autoloss.space.activated import ActivatedBranch, spatial
 from autoloss.space.branch import Branch
 from autoloss.tasks.data import Data
-from autoloss.tasks.loading import collate_columns, load_batches
-from autoloss.training.loop import seed_generators, shuffle_batches
+from autoloss.tasks.loading import collate_columns, draw_epochs, list_examples, load_batches
+from autoloss.training.loop import shuffle_batches
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import Inputs, describe, list_tensors, map_tensors
 
@@ -65,7 +65,7 @@ class Split:
         self._load = functools.partial(load_batches, self.dataset, **options)
         if not len(self.dataset):
             raise RequestError(f"The {name} data holds no examples; give it at least one.")
-        self.indices = torch.arange(len(self.dataset)) if self._loader is None else _list_examples(self._loader)
+        self.indices = torch.arange(len(self.dataset)) if self._loader is None else list_examples(self._loader)
         if self._loader is not None and name == "train" and not len(self._loader):
             raise RequestError(
                 f"The DataLoader of the train data gives no batch: {len(self.dataset)} examples, "
@@ -93,8 +93,8 @@ class Split:
         """Draw the indices of all batches of a training, by the `DataLoader`'s sampler if there is one."""
         if self._loader is None:
             return [self.indices[rows] for rows in shuffle_batches(len(self), recipe, generator)]
-        sampler = _copy_sampler(self._loader, int(torch.randint(2**62, (), generator=generator)))
-        return [torch.as_tensor(batch) for _ in range(require(recipe.epochs)) for batch in sampler]
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return draw_epochs(self._loader, require(recipe.epochs), seed)
 
     def count_batches(self, recipe: Recipe) -> int:
         """Return the number of batches of a training."""
@@ -287,7 +287,8 @@ def describe_folds(folds: Sequence[Mapping[str, Split]], data: Data) -> list[str
 
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
     """Return columns of tensors, or items accessible by index."""
-    if isinstance(data, TensorDataset):
+    # One of another class may have items of its own.
+    if type(data) is TensorDataset:
         data = data.tensors
     if isinstance(data, Mapping) or _is_pair_of_columns(data):
         columns = _map_columns(lambda column: _to_column(column, name, as_items), data)
@@ -355,27 +356,3 @@ def _to_column(part: Any, name: str, as_items: bool) -> Tensor | list[Any]:
     if not tensor.ndim:
         raise RequestError(f"The {name} data holds a single number; expected one row per example.")
     return tensor
-
-
-def _list_examples(loader: DataLoader[Any]) -> Tensor:
-    """Return the indices of the examples that a loader draws in an epoch, in the order of the data."""
-    with seed_generators(0):
-        batches = _copy_sampler(loader, 0)
-        # A sampler of single examples also draws those of a last batch that the loader drops.
-        drawn = batches.sampler if type(batches) is BatchSampler else (index for batch in batches for index in batch)
-        return torch.tensor(sorted(drawn), dtype=torch.long)
-
-
-def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
-    """Return a seeded copy of the batch sampler of a loader, independent of its earlier draws."""
-    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
-        raise RequestError(
-            "A DataLoader needs a data set whose examples have indices, and a batch size: a resumed training draws the same "
-            "batches again. Give list(…) of an iterable data set."
-        )
-    shared = {id(part): part for part in (loader.dataset, getattr(loader.dataset, "tensors", None))}
-    sampler = copy.deepcopy(loader.batch_sampler, shared)
-    for part in (sampler, getattr(sampler, "sampler", None)):
-        if isinstance(generator := getattr(part, "generator", None), torch.Generator):
-            generator.manual_seed(seed)
-    return sampler

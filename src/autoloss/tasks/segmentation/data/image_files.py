@@ -142,7 +142,7 @@ def read_indices(file: Path) -> np.ndarray:
     """Read an index PNG, palette or grey: (H, W) in 8 bits; a `FaultyFile` is raised if it is none."""
     with open_image(file, AN_INDEX_MASK, INDEXED) as picture:
         # Pillow scales grey of 2 and 4 bits to the range of 8.
-        scale = next((factor for mode, factor in SCALES.items() if mode in str(picture.tile)), 1)
+        scale = next((factor for mode, factor in SCALES.items() if mode in str(getattr(picture, "tile", ()))), 1)
         return np.array(picture, dtype=np.uint8) // np.uint8(scale)
 
 
