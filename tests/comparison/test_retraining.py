@@ -416,6 +416,12 @@ def test_a_recipe_that_is_none_of_a_retraining_is_refused():
         retraining.asked(TaskReference("voc-seg"), "voc-seg", {})
 
 
+def test_a_baseline_of_another_kind_of_prediction_is_told(run, tmp_path):
+    said: list[str] = []
+    retrain(run, task=small_task(), out=tmp_path / "out", training_seeds=1, against=["mse"], say=said.append)
+    assert "baseline/mse is a loss of values, but the task predicts probabilities." in said
+
+
 def test_a_loss_must_fit_the_task_that_it_is_retrained_on(run, tmp_path):
     with pytest.raises(RequestError, match="kind, place"):
         retrain(run, task=QuickTask(("kind", "place")), out=tmp_path / "out", against=[])

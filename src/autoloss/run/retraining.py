@@ -26,6 +26,7 @@ from autoloss.options import Count, Positive, checked
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
+from autoloss.run.scoring import describe_misfits
 from autoloss.run.user_files import check_trust, importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.database import ignore
@@ -122,6 +123,8 @@ def retrain(
         compared = [one for one in others if (one.baseline or one.known) and one.number != loss.id]
     if not compared:
         entrants += choose_baselines(against, loaded)
+        for text in describe_misfits([one.loss for one in entrants], loaded):
+            retrainer.say(text)
     entrants = [*_choose_learning_rates(entrants, found, learning_rate, retrainer.say), *compared]
     seeds = entrant.training_seeds(
         found.configuration.seed, RETRAINING, SEEDS if training_seeds is None else training_seeds

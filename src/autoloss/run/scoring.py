@@ -118,7 +118,7 @@ def score(
     with _start_record(evaluator, min(workers, len(entrants) * seeds), observe, "training") as record:
         rows = sort_by_mean(record.compare_losses(entrants, training_seeds, split))
     if say is not None:
-        for text in (*_describe_misfits(losses, request.task), *_describe_identities(request, entrants)):
+        for text in (*describe_misfits(losses, request.task), *_describe_identities(request, entrants)):
             say(text)
     return rows
 
@@ -132,7 +132,7 @@ def _enter_loss(loss: str, request: Request) -> Entrant:
     return Entrant(say_loss(label), text, baseline=all(named)).follow(request.configuration.search).spell_out()
 
 
-def _describe_misfits(losses: Sequence[str], task: Task) -> Iterator[str]:
+def describe_misfits(losses: Sequence[str], task: Task) -> Iterator[str]:
     """Say of each loss of the zoo that it is one of probabilities where the task predicts values, or the other way round."""
     first = next(iter(task.branches.values()))
     for name, part in (pair for loss in losses for pair in split_branches(loss).items() if pair[1] in zoo.names()):
