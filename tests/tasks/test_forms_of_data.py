@@ -186,7 +186,7 @@ class ByEpoch(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self):
-        drawn = self.random or np.random.default_rng([self.seed, self.epoch])
+        drawn = self.random or np.random.RandomState(self.seed + self.epoch)
         yield from drawn.permutation(ROWS).tolist()
 
 

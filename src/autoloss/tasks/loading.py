@@ -176,7 +176,7 @@ def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
                 setattr(part, name, np.random.default_rng(seed))
         # As of a DistributedSampler, which draws from a generator of its seed and epoch.
         if hasattr(part, "set_epoch") and hasattr(part, "seed"):
-            part.seed = seed
+            part.seed = seed % 2**31
     return sampler
 
 
