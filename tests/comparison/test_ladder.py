@@ -158,6 +158,14 @@ def test_candidates_are_trained_with_steps_that_do_not_grow_with_the_gradient():
     assert ladder.choose_settings(("recipe",))["search.step_rule"] == "clipped"
 
 
+def test_candidates_have_the_rate_of_the_standard_loss_where_the_steps_follow_the_gradient():
+    given = Entrant("ce", "baseline/ce", baseline=True)
+    # The gradient of class weights is eleven times as large.
+    weighted = Rung(replace(given, loss="shelf/balanced_ce", learning_rate=0.28), 1.0, (0.7,))
+    ladder = Ladder((weighted, Rung(replace(given, learning_rate=3.0), 1.0, (0.6,))), 3.0, "baseline/ce")
+    assert ladder.choose_settings(("recipe",))["search.learning_rate"] == 3.0
+
+
 def test_a_budget_for_the_recipe_alone_is_not_called_a_comparison():
     given, faster = Rung(Entrant("", "baseline/ce"), 1.0, (0.5,)), Entrant("", "baseline/ce", learning_rate=3.0)
     alone = Ladder((given,), 2.0, "baseline/ce")
@@ -317,6 +325,14 @@ def test_one_seed_is_judged_by_the_noise_of_its_examples():
     assert find_simplest(["weighted", "plain"], clear.__getitem__, len) == "weighted"
 
 
+def test_what_is_as_simple_and_ahead_is_never_passed_over():
+    scores = {"weighted": (0.70, 0.74), "plain": (0.69, 0.73), "noisy": (0.60, 0.80)}
+    measured = {name: Measurements(values) for name, values in scores.items()}
+    # The noisy one alone is near the first.
+    costs = {"weighted": 1, "plain": 0, "noisy": 0}
+    assert find_simplest(["weighted", "plain", "noisy"], measured.__getitem__, costs.__getitem__) == "plain"
+
+
 def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_so():
     quick = {"rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
     said: list[str] = []
@@ -333,7 +349,14 @@ def test_an_optimizer_of_ones_own_that_takes_no_other_step_keeps_it_and_is_told_
 def test_what_gave_way_to_a_simpler_way_is_still_compared():
     plain, clipped = (Entrant("ce", "baseline/ce", baseline=True, step_rule=rule) for rule in ("recipe", "clipped"))
     rungs = Rung(plain, 1.0, (0.7, 0.8)), Rung(clipped, 1.0, (0.76, 0.76))
-    assert Ladder(rungs, 4.0, "baseline/ce").set_aside is rungs[1]
+    ladder = Ladder(rungs, 4.0, "baseline/ce")
+    assert ladder.set_aside is rungs[1]
+    faster = replace(plain, learning_rate=3.0)
+    changed = Ladder((Rung(faster, 1.0, (0.74, 0.76)), rungs[1], rungs[0]), 5.0, "baseline/ce")
+    assert [text.partition(":")[0] for text in changed.describe()] == [
+        "Best with the standard loss",
+        "Higher, but not clearly, so that the simpler is chosen",
+    ]
     assert Ladder(rungs[::-1], 4.0, "baseline/ce").set_aside is None
 
 

@@ -78,7 +78,7 @@ def test_a_page_has_every_part(tmp_path):
     sections = ["answer", "running", "shapes", "over-time", "hall", "best", "funnel", "operators", "family", "curves"]
     assert re.findall(r'<section id="([\w-]+)"', text) == sections
     plain = words(text)
-    assert "standard loss (0.5500)" in plain
+    assert "standard loss, recipe as given (0.5500)" in plain
     assert "operators that combine positions or channels: max_pool, mean_c." in plain
     assert "no prediction or no target 480" in plain
     assert "#5" in plain[plain.index("Not finished") : plain.index("What the loss does")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -341,6 +343,15 @@ class TestAlso:
         assert "digest" not in [column.header for column in top_table(found, list_top(found, 3), (), []).columns]
         with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
             columns_of(["miou"], found)
+
+    def test_a_run_that_measured_none_has_none_to_show(self, tmp_path):
+        class Silent(QuickTask):
+            def train(self, *given, **options):
+                return replace(super().train(*given, **options), also={})
+
+        found = searched(tmp_path / "run", Silent(diverging=999), evaluations=1)
+        with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'digest'. Known: none"):
+            columns_of(["digest"], found)
 
     def test_a_comparison_shows_its_mean(self):
         rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])

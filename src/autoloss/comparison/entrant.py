@@ -323,7 +323,9 @@ def find_simplest(ranked: Sequence[Item], measure: Callable[[Item], Measurements
         lead = compare_paired(first, second)
         return lead is not None and lead.value <= lead.least_error
 
-    return min((one for at, one in enumerate(ranked) if not at or is_near(one)), key=cost)
+    simplest = min(cost(one) for at, one in enumerate(ranked) if not at or is_near(one))
+    # Not the one that is near: with other noise, one that is ahead of it and as simple may not be.
+    return next(one for one in ranked if cost(one) <= simplest)
 
 
 def collect_rows(

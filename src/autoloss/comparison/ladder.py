@@ -138,6 +138,9 @@ class Ladder:
         if best.entrant.step_rule in ("recipe", "clipped") and "one_norm" in step_rules:
             chosen = self._find_best(lambda entrant: entrant.step_rule == "one_norm" and entrant.length == 1) or best
         rule = chosen.entrant.step_rule
+        if rule == "recipe" and chosen.entrant.loss != self.standard:
+            # Candidates have the standard loss's norm of the gradient; that of class weights is another, and so is their rate.
+            chosen = self._find_best(lambda one: (one.loss, one.step_rule, one.length) == (self.standard, rule, 1)) or chosen
         return {
             "search.learning_rate": chosen.entrant.learning_rate,
             "search.step_rule": rule,
@@ -164,6 +167,8 @@ class Ladder:
             score = given.write_score() if given.mean is not None else "no score"
             found = f"{best.entrant.label}: {best.write_score()} on the valid split"
             yield f"Best with the standard loss: {found}; the recipe as given: {score}."
+            if aside := self.set_aside:
+                yield f"Higher, but not clearly, so that the simpler is chosen: {aside.entrant.label}: {aside.write_score()}."
         if longer := self.longer:
             yield f"Longer training scores higher: {longer.entrant.label}: {longer.write_score()}."
 

@@ -116,9 +116,9 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
     if also is None:
         return search.settings.also
     # All trainings of a run measure the same metrics; only a resumed run may have added some.
-    measured = search.reader.further_metrics(LOOKED_AT)
+    measured = search.reader.further_metrics(LOOKED_AT) or search.settings.also
     for metric in also:
-        if metric not in measured and measured:
+        if metric not in measured:
             raise unknown(f"further metric of the run in {search.directory}", metric, measured)
     return also
 

@@ -73,7 +73,7 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
         layers.insert(0, Layer("line", steps(top[BEST - 1 :], x, y), 2, f"mean of the best {BEST} so far"))
         description += f", the mean of the best {BEST} to {figure(top[-1][1])}"
     if baseline is not None:
-        name = f"standard loss ({figure(baseline)})"
+        name = f"standard loss, recipe as given ({figure(baseline)})"
         layers.append(Layer("line", line([(x.low, baseline), (x.high, baseline)], x, y), 3, name, dashed=True))
     return _draw_scores("Score over time", f"{description}.", scored, "one training", layers, x, y)
 
