@@ -31,10 +31,19 @@ def file_digest(path: Path) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically.
+
+    Raises:
+        RequestError: It cannot be written.
+    """
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content)
         commit_file(partial, path)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None

@@ -89,6 +89,13 @@ def test_an_error_keeps_its_exit_code_when_stderr_is_lost(place, tmp_path, reque
     assert start(tmp_path, "resume", "nowhere", stdout=lost, stderr=lost).returncode == 2
 
 
+def test_a_command_without_stdout_ends_well(tmp_path):
+    command = [sys.executable, "-m", "autoloss", "tasks"]
+    shell = ["sh", "-c", '"$@" >&-', "sh", *command]
+    ended = subprocess.run(shell, cwd=tmp_path, check=False, timeout=120, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_streams_that_a_program_has_replaced_stay(capsys):
     outlast_output(lambda: print("seen"))()
     assert capsys.readouterr().out == "seen\n"

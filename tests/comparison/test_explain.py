@@ -82,6 +82,31 @@ def test_none_of_these_is_the_cause_of_an_asymmetric_loss():
     assert again.to_dict() == found.to_dict()
 
 
+def test_what_two_seeds_cannot_exclude_is_not_excluded():
+    def row(name: str, *scores: float) -> Row:
+        return Row(Entrant(name, name), tuple(Outcome(state=State.SCORED, score=score) for score in scores))
+
+    standard, loss, noisy = row("ce", 0.50, 0.52), row("#1", 0.70, 0.721), row("steps", 0.4, 0.8)
+    control = Control("steps", STEPS, "ce with the steps of #1", noisy.entrant)
+    text = " ".join(Explanation(loss, standard, [(control, noisy)], "test").describe())
+    assert "ahead of ce, trained as the recipe says, by" in text
+    assert "None of these" not in text
+    assert f"too few to tell how much of it is explained by: {STEPS}. Take more: --seeds." in text
+
+
+def test_another_recipe_names_the_rate_that_it_has_besides():
+    rows = [
+        Row(
+            Entrant(name, name, learning_rate=rate),
+            tuple(Outcome(state=State.SCORED, score=score + end) for end in (0, 0.01)),
+        )
+        for name, rate, score in (("#1", 3.0, 0.9), ("ce", 1.0, 0.5), ("ce longer", 3.0, 0.8))
+    ]
+    control = Control("recipe", "longer training", "ce longer", rows[2].entrant)
+    found = Explanation(rows[0], rows[1], [(control, rows[2])], "test")
+    assert found.causes[0].name == "longer training at 3 × the rate"
+
+
 def test_a_loss_that_is_the_standard_loss_has_no_gain_to_explain():
     found, _, _ = explain(constructed.rare_class(), "-y * log(p)")
     assert not found.is_gain

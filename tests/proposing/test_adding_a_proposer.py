@@ -54,6 +54,32 @@ def searched(directory, workers=0, **more):
     )
 
 
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (None, "None is no plan of candidate 0 with the branches cls, reg"),
+        (Plan(1, None, dict.fromkeys(BRANCHES, Kind.FRESH)), "is no plan of candidate 0"),
+        (Plan(0, None, dict.fromkeys(BRANCHES, "fresh")), "needs a Kind for each branch"),
+        (Plan(0, None, dict.fromkeys(BRANCHES, Kind.FRESH), pool=0), "at least one attempt in its pool, seed and fold"),
+        (
+            Plan(0, None, dict.fromkeys(BRANCHES, Kind.FRESH), seeds=()),
+            "at least one attempt in its pool, seed and fold",
+        ),
+        (
+            Plan(0, None, dict.fromkeys(BRANCHES, Kind.FRESH), folds=()),
+            "at least one attempt in its pool, seed and fold",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan, message, tmp_path):
+    class Wrong(CoinFlips):
+        def ask(self, k, visible):
+            return plan
+
+    with pytest.raises(ValueError, match=message):
+        searched(tmp_path, proposer=Wrong())
+
+
 @pytest.mark.parametrize("claim", PROPOSER_CLAIMS, ids=lambda claim: claim.__name__)
 def test_the_proposer_conforms(claim):
     claim(lambda configuration: CoinFlips())

@@ -476,5 +476,5 @@ def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_comma
     text = words(page(gather_contents(Reader(directory))))
     assert "Recommended: #1 shelf/pooled (a known loss)" in text
     assert "Its formula: max_pool(" in text
-    assert "#1 shelf/pooled (lr × 1) best known" in text
+    assert "#1 shelf/pooled (lr × 1) best of the search" in text
     assert "best found" not in text

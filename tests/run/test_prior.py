@@ -30,9 +30,11 @@ def task() -> autoloss.Task:
     return autoloss.tasks.get("tabular", data="iris", steps=20)
 
 
-def searched(directory: Path, evaluations: int = 6, workers: int = 0, **options) -> Search:
+def searched(
+    directory: Path, evaluations: int = 6, workers: int = 0, made: autoloss.Task | None = None, **options
+) -> Search:
     return autoloss.search(
-        task(), evaluations=evaluations, seed=2, workers=workers, directory=directory, settings=QUICK, final=False,
+        made or task(), evaluations=evaluations, seed=2, workers=workers, directory=directory, settings=QUICK, final=False,
         start="none", **options,
     )  # fmt: skip
 
@@ -79,6 +81,18 @@ def test_own_runs_add_to_a_prior(own, long, tmp_path):
     assert learnt.sources == 1 + len(read_prior("default")[0])
     again = autoloss.learn([long.directory], tmp_path / "again.npz", prior=learnt.path)
     assert (again.sources, again.digest) == (learnt.sources, learnt.digest)
+
+
+def test_another_search_of_the_same_task_is_another_source(own, long, tmp_path):
+    by_mcc = autoloss.tasks.get("tabular", data="iris", steps=20, metric="mcc")
+    other = searched(tmp_path / "run", LEAST_LOSSES, prior="none", made=by_mcc)
+    assert other.settings.samples_digest == long.settings.samples_digest
+    assert autoloss.learn([long.directory, other.directory], tmp_path / "both.npz", prior=own).sources == 2
+
+
+def test_a_prior_takes_no_folder_s_place(long, tmp_path):
+    with pytest.raises(RequestError, match=f"{tmp_path} cannot be written"):
+        autoloss.learn([long.directory], tmp_path, prior="none")
 
 
 def test_one_history_with_a_prior_of_ones_own(own, tmp_path, simulated_workers):

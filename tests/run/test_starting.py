@@ -10,7 +10,7 @@ from torch import Tensor
 
 import autoloss
 from autoloss.cli.arguments import parse_frozen
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import columns_of, comparison_table, top_table
@@ -18,6 +18,7 @@ from autoloss.report.summary import comparison_rows, list_by_size, list_top
 from autoloss.report.take_home import export_loss
 from autoloss.run.notes import describe_starts
 from autoloss.run.replay import replay
+from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
@@ -333,6 +334,38 @@ class TestFrozen:
     def test_what_cannot_be_frozen_is_refused(self, texts, message):
         with pytest.raises(RequestError, match=message):
             freeze_branches(BOTH, parse_frozen(texts))
+
+
+class TestBrokenTask:
+    @pytest.mark.parametrize(
+        ("member", "value", "message"),
+        [
+            ("branches", {}, "The task quick has no branches"),
+            ("samples", lambda count, seed: {"cls": BOTH.samples(count, seed)["cls"]}, "no set of samples for branch named 'reg'"),
+            ("samples", lambda count, seed: [1], "Drawing samples of the task fails: TypeError: 'list' object is not a mapping"),
+            (
+                "samples",
+                lambda count, seed: {
+                    name: [replace(one, context={}) for one in drawn] for name, drawn in BOTH.samples(count, seed).items()
+                },
+                "Reading a sample of branch cls fails: KeyError: 'target'",
+            ),
+        ],
+    )  # fmt: skip
+    def test_it_is_named_before_anything_is_trained(self, member, value, message):
+        broken = type("Broken", (QuickTask,), {"branches": BOTH.branches, "standard": {}})()
+        if member == "samples":
+            broken.samples = value
+        else:
+            setattr(type(broken), member, value)
+        with pytest.raises((RequestError, RunError), match=message):
+            autoloss.check(broken, workers=0)
+
+    def test_a_standard_loss_of_no_branch_is_a_doubt(self):
+        assert any(
+            "names 'main', which is none of its branches (cls, reg)" in text
+            for text in prepare(make_request(BOTH)).diagnose()
+        )
 
 
 class TestAlso:

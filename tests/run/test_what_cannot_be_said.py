@@ -99,7 +99,7 @@ def test_a_baseline_without_a_score_at_any_rate_is_named_and_left_out(tmp_path, 
     monkeypatch.setattr(region_losses, "soft_dice", lambda regions: dice(regions) * math.nan)
     said: list[str] = []
     found = search(make_task(), tmp_path / "run", said)
-    assert any("Dice" in text and "no score at any learning rate: diverged: " in text for text in said)
+    assert any("Left out: Dice" in text and "no score at any learning rate: diverged: " in text for text in said)
     assert "baseline/dice" not in {row.entrant.loss for row in found.comparison}
     assert "no score at any learning rate" in " ".join(summarize(found).verdict.text)
 

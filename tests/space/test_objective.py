@@ -188,7 +188,14 @@ def test_mean_scale_and_weights():
         (BINARY, "logistic", {"labels": [0, 1, np.nan]}, "expected one finite number for each row"),
         (BINARY, "softmax", {"labels": [0, 1, 3]}, "No row of positive weight has the class 2 of the 4 classes"),
         (BINARY, "softmax", {"labels": [0, 1, 1], "classes": 3}, "has the class 2 of the 3 classes"),
-        (BINARY, "softmax", {"labels": [0, 1.5, 3]}, "expected classes 0 to 3"),
+        (
+            BINARY,
+            "softmax",
+            {"labels": [0, 1.5, 3]},
+            "fractions from 0 to 3; expected classes 0 to 3, or .*activation='none'",
+        ),
+        (BINARY, "logistic", {"weight": "balanced"}, "The weights are no numbers"),
+        (BINARY, "logistic", {"start": ["x"]}, "The numbers of start are no numbers"),
         (BINARY, "logistic", {"weight": np.zeros(60)}, "none negative and not all 0"),
         (BINARY, "logistic", {"weight": np.ones(3)}, r"The weights have the shape \(3,\)"),
         (

@@ -129,6 +129,19 @@ def test_a_training_is_the_same_with_and_without_resamples():
     assert hash(Training(seed=1)) == hash(Training(seed=1, resampled=True))
 
 
+def test_a_resample_on_which_a_metric_raises_has_no_score():
+    def rarest_recall(prediction, target):
+        if not (target == 1).any():
+            raise ValueError("class 1 is absent")
+        return 1.0
+
+    target = (torch.arange(20) == 0).long()
+    found = replicate(rarest_recall, (torch.zeros(20, 2), target))
+    expected = [1.0 if (indices == 0).any() else None for indices in draw_resamples(20, RESAMPLES)]
+    assert None in expected
+    assert list(found.scores) == expected
+
+
 def test_a_tuned_threshold_leaves_examples_in_their_order():
     task = make_task()
     # A metric of the targets alone is the same at every threshold, as long as the examples are in the same order.

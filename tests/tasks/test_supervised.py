@@ -322,6 +322,13 @@ def test_a_metric_that_returns_no_number_is_named():
 def test_a_class_index_out_of_range_anywhere_in_a_tensor_is_found():
     inputs, target = rows(0)
     target[-1] = 7
+    with pytest.raises(RequestError, match=r"Give 0 for -1: \(targets \+ 1\) // 2"):
+        SupervisedTask(
+            lambda: nn.Linear(4, 2),
+            *[(torch.zeros(4, 4), torch.tensor([-1, 1, 1, -1]))] * 2,
+            "softmax",
+            lambda p, y: 0.5,
+        )
     with pytest.raises(RequestError, match="class indices from 0 to 7"):
         task(train=(inputs, target))
 

@@ -57,7 +57,8 @@ def test_it_is_the_same_in_batches_of_any_size(size: int):
     prediction = torch.randn(101, 1, generator=generator) + 2 * target - 3
 
     def measure(batches: Batches) -> float:
-        return f_two(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+        found, wanted = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        return f_two(found.sigmoid(), wanted)
 
     def tune(size: int) -> tuple[float, Tensor]:
         valid = list(zip(prediction.split(size), target.split(size), strict=True))
@@ -90,6 +91,20 @@ def test_rounded_probabilities_move_no_metric_of_the_order_alone():
     threshold, moved = tune_threshold(valid, valid, "sigmoid", auc)
     assert threshold == 0.5
     assert auc(moved) == auc(valid)
+
+
+def test_a_metric_of_the_probabilities_themselves_is_at_no_other_threshold():
+    """Three of four are wanted where one of two was learned: moved logits have a better log loss, and that is no decision."""
+    target = torch.arange(400.0)[:, None] % 4 > 0
+    valid = [(torch.linspace(-1, 1, 400)[:, None], target.float())]
+
+    def measure(batches: Batches) -> float:
+        return -nn.functional.binary_cross_entropy_with_logits(*batches[0]).item()
+
+    assert measure([(move_threshold(valid[0][0], 0.25, "sigmoid"), valid[0][1])]) > measure(valid) + 0.05
+    threshold, moved = tune_threshold(valid, [*valid], "sigmoid", measure)
+    assert threshold == 0.5
+    assert torch.equal(moved[0][0], valid[0][0])
 
 
 def test_a_threshold_of_costly_misses_is_found():

@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             app(args=words, obj=words, standalone_mode=True)
         finally:
             # Not later: Python flushes when nobody can say what fails.
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except RequestError as error:
         option = None if error.argument is None else _find_option(words[0], error.argument)
         _fail(error if option is None else RequestError(f"{str(error).removesuffix('.')} ({option})."), 2)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from autoloss.comparison.entrant import Entrant
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import draw_samples
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import join_losses, split_branches
 from autoloss.space.pairs import PairBranch
@@ -83,7 +84,9 @@ def fits(entry: Entry, branch: str, task: Task) -> bool:
         shares = [share for share in (*yes, *no) if share]
         rarest, batch = min(shares, default=1.0), task.recipe("proxy").get("batch_size") or math.inf
         return rarest * batch < LEAST_ROWS and max(shares, default=0.0) > UNEVEN * rarest
-    leaves = [form.leaves(one.prediction, one.context) for one in task.samples(1, 0)[branch]] if entry.positive else []
+    leaves = (
+        [form.leaves(one.prediction, one.context) for one in draw_samples(task, 1, 0)[branch]] if entry.positive else []
+    )
     needs = entry.positive.split(", ")
     if "several outputs" in needs and leaves[0]["p"].shape[1] < SEVERAL_CHANNELS:
         return False

@@ -142,7 +142,8 @@ def _confirm(best: Sequence[Entrant], seed: int, settings: FinalSettings, record
     count = settings.confirm_seeds
     candidates = sum(one.number is not None for one in best)
     beside = "" if candidates == len(best) else " and the best of the ladder"
-    say(f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count}).")
+    top = "the best candidate" if candidates == 1 else f"the top {candidates} candidates"
+    say(f"Confirming {top}{beside}: {count} new training seeds each ({len(best) * count}).")
     record.compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid")
     rows, missing = follow_race(best, seed, settings, record.outcomes)
     if missing:
@@ -277,14 +278,20 @@ def _list_own(standard: Sequence[Entrant], ladder: Ladder | None, task: Task) ->
 
 def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:
     """Describe the baselines that are not measured on the test split, and what the task's own reference scores there."""
-    left = []
+    left, without = list[str](), list[str]()
     for row in rows:
         share = max(outcome.fidelity for outcome in row.outcomes)
-        score = f"{figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'}"
-        without = f"no score at any learning rate: {'; '.join(row.reasons)}"
-        left.append(f"{row.entrant.label} ({without if row.mean is None else score})")
+        if row.mean is None:
+            reasons = (reason.splitlines()[0] for reason in row.reasons)
+            without.append(f"{row.entrant.label} (no score at any learning rate: {'; '.join(dict.fromkeys(reasons))})")
+        else:
+            left.append(
+                f"{row.entrant.label} ({figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'})"
+            )
     if left:
         yield f"Behind on the valid split, and not measured on the {TEST} split: {', '.join(left)}."
+    if without:
+        yield f"Left out: {', '.join(without)}."
     if task.describe_reference is not None:
         yield task.describe_reference(TEST)
 

@@ -32,7 +32,13 @@ standard loss; the standard loss has another recipe; a known loss or a simpler f
 PLAIN: Sequence[Kind] = ("recipe", "known", "simpler")
 """What can take the place of the loss, the plainest first."""
 ORIGINS: Mapping[Kind, Origin] = {"recipe": "standard", "known": "shelf", "simpler": "found"}
-STEPS, CLASSES, CONFIDENCE, NONE = "step sizes", "class weights", "confidence weights", "none of these"
+STEPS, CLASSES, CONFIDENCE, RATE, NONE = (
+    "step sizes",
+    "class weights",
+    "confidence weights",
+    "learning rate",
+    "none of these",
+)
 """Names of causes."""
 AS_GOOD = 0.9
 """Share from which a control may take the place of the loss."""
@@ -60,6 +66,11 @@ class Share:
         """True if it may be all of the gain, whether or not the seeds are enough to tell."""
         return self.share is not None and self.high is not None and self.share >= MOST and self.high >= 1
 
+    @property
+    def excludes_something(self) -> bool:
+        """True if the interval leaves out either nothing or all of the gain."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 1)
+
     def write(self) -> str:
         """Write the share in percent with its interval.
 
@@ -68,8 +79,8 @@ class Share:
         """
         if self.share is None:
             return "–"
-        ends = "" if self.low is None or self.high is None else f" [{100 * self.low:.0f}, {100 * self.high:.0f}]"
-        return f"{100 * self.share:.0f} %{ends}"
+        ends = "" if self.low is None or self.high is None else f" [{100 * self.low:z.0f}, {100 * self.high:z.0f}]"
+        return f"{100 * self.share:z.0f} %{ends}"
 
 
 def divide(name: str, part: Measurements, gain: Measurements) -> Share:
@@ -211,7 +222,10 @@ class Explanation:
 
     def _find_own_share(self, control: Control, row: Row) -> Share:
         steps = next((other for one, other in self.controls if one.kind == "steps"), None)
-        return self.find_share(control.name, row, steps if control.kind == "items" else None)
+        name, rate = control.name, control.entrant.learning_rate
+        if control.kind == "recipe" and name != RATE and rate != self.standard.entrant.learning_rate:
+            name += f" at {rate:g} × the rate"
+        return self.find_share(name, row, steps if control.kind == "items" else None)
 
     @property
     def cause(self) -> Share | None:
@@ -264,7 +278,8 @@ class Explanation:
             told = f" {remedy}" if gain.value > 0 else ""
             yield f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain.{told}"
             return
-        yield f"{loss} is ahead of {standard} by {figures}."
+        given = "" if list(self.standard.entrant.list_changes()) else ", trained as the recipe says,"
+        yield f"{loss} is ahead of {standard}{given} by {figures}."
         yield self._describe_cause()
         for control, row in self.controls:
             if control.kind == "reverse" and row.mean is not None:
@@ -291,10 +306,16 @@ class Explanation:
 
     def _describe_parts(self) -> str:
         own = [self._find_own_share(control, row) for control, row, _ in self.main]
-        names = [one.name for one in own if one.share is not None]
+        unsure = [one.name for _, _, one in self.main if one.share is not None and not one.excludes_something]
+        names = [one.name for one in own if one.share is not None and one.name not in unsure]
         parts = [f"{one.name} {one.write()}" for one in own if one.low is not None and one.low > 0]
         gain = "all of the gain" if parts else "the gain"
-        sentences = [f"None of these explains {gain}: {', '.join(names)}." if names else "No cause was identified."]
+        sentences = [f"None of these explains {gain}: {', '.join(names)}."] if names else []
+        if unsure:
+            sentences.append(
+                f"These seeds are too few to tell how much of it is explained by: {', '.join(unsure)}. Take more: --seeds."
+            )
+        sentences = sentences or ["No cause was identified."]
         sentences += [f"They account for a part of it: {', '.join(parts)}."] if parts else []
         return " ".join([*sentences, *(f"{one.text} has no score." for one, row, _ in self.main if row.mean is None)])
 

@@ -140,7 +140,9 @@ class Ladder:
         rule = chosen.entrant.step_rule
         if rule == "recipe" and chosen.entrant.loss != self.standard:
             # Candidates have the standard loss's norm of the gradient; that of class weights is another, and so is their rate.
-            chosen = self._find_best(lambda one: (one.loss, one.step_rule, one.length) == (self.standard, rule, 1)) or chosen
+            chosen = (
+                self._find_best(lambda one: (one.loss, one.step_rule, one.length) == (self.standard, rule, 1)) or chosen
+            )
         return {
             "search.learning_rate": chosen.entrant.learning_rate,
             "search.step_rule": rule,
@@ -153,8 +155,9 @@ class Ladder:
         """Describe the best rung and compare it with the given recipe."""
         best, given = self.best, self.given
         if best is None:
+            tried = "with the recipe as given" if len(self.rungs) == 1 else "at any rate or step rule that was tried"
             yield (
-                f"The standard loss, {say_loss(self.standard)}, has no score at any rate or step rule that was tried. First lower "
+                f"The standard loss, {say_loss(self.standard)}, has no score {tried}. First lower "
                 "the learning rate in the recipe, and look at data and targets (`autoloss check`)."
             )
             return

@@ -211,7 +211,14 @@ class Evaluator:
         """Return warnings about the task's network or data, in sentences."""
         with isolate():
             doubts = [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
-            return [*filter(None, [self.task.obstacle]), *doubts]
+            return [*filter(None, [self.task.obstacle]), *self._find_misnamed(), *doubts]
+
+    def _find_misnamed(self) -> Iterator[str]:
+        """Yield a sentence for each standard loss of what is no branch: with it, the task has no standard loss at all."""
+        for name in self.task.standard:
+            if name not in self.task.branches:
+                known = ", ".join(self.task.branches)
+                yield f"The task's `standard` names {name!r}, which is none of its branches ({known}). Without it, it can be used."
 
     @property
     def has_standard(self) -> bool:
@@ -279,8 +286,8 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
         least: Number that is enough where the task has no more; all by default.
     """
     with isolate(), explain_failures("Drawing samples of the task", "Mend its data or network."):
-        found = task.samples(count, seed)
-    for name in task.branches:
+        found = {**task.samples(count, seed)}
+    for name, branch in task.branches.items():
         if name not in found:
             raise unknown("set of samples for branch", name, found)
         if not (count if least is None else least) <= len(found[name]) <= count:
@@ -292,6 +299,8 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
                     f"A sample of branch {name} has a prediction of shape {shape}, finite: {finite}; expected finite raw "
                     "predictions (N, C, H, W), or (N, C, D, H, W)."
                 )
+            with isolate(), explain_failures(f"Reading a sample of branch {name}", "What does its context lack?"):
+                branch.leaves(sample.prediction, sample.context)
     return {name: tuple(found[name]) for name in task.branches}
 
 

@@ -45,7 +45,7 @@ objective=objective.sklearn, base_score=objective.parameters['base_score'].""",
     model.fit(inputs, labels)
     objective.finish(model).save_model('model.cbm')
 
-With weights: make_objective(labels, weight), and the same sample_weight in fit.""",
+With weights: make_objective(labels, weight), and the same sample_weight in fit. With two classes, give class_names=[0, 1] too.""",
 }
 
 _IMPORTS = """\

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
@@ -79,7 +80,7 @@ class History:
         settings, limits = self.configuration.evolution, self.configuration.limits
         if not self.running and self._cost_of_next > self._budget_left:
             unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
-            return f"{self.charged:g} of {self.configuration.evaluations} {unit} are done"
+            return f"{self.charged:.4g} of {self.configuration.evaluations} {unit} are done"
         if limits.explored is not None and self.totals["sampled"] >= limits.explored:
             return f"the limit of {limits.explored} drawn losses (limits.explored) is reached"
         if self._idle >= settings.idle_children:
@@ -117,13 +118,18 @@ class History:
         """Return how candidate k, which is `plannable`, is to be made.
 
         Raises:
-            ValueError: The proposer planned another candidate, or one whose parent it cannot know.
+            ValueError: The proposer returned no plan, or one of another candidate, without trainings, or with a parent that
+                it cannot know.
         """
         if k not in self._plans:
             visible = View(self._ledger, k)
-            plan = self._proposer.ask(k, visible)
-            if plan.candidate != k or tuple(plan.kinds) != self.branches:
+            plan = cast(Any, self._proposer.ask(k, visible))
+            if not isinstance(plan, Plan) or plan.candidate != k or tuple(plan.kinds) != self.branches:
                 raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
+            if not ({*Kind} >= {*plan.kinds.values()} and plan.pool and plan.seeds and plan.folds):
+                raise ValueError(
+                    f"{plan} needs a Kind for each branch, and at least one attempt in its pool, seed and fold."
+                )
             if any(one is not None and not 0 <= one < visible.count for one in (plan.parent, plan.partner)):
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
             if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloss.errors import RequestError, quote
+from autoloss.files import write_bytes
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.proposing.score_model import find_normal_scores
 from autoloss.settings import SearchSettings
@@ -105,8 +106,7 @@ def write_prior(forests: Sequence[Forest], path: Path) -> str:
     np.savez_compressed(data, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **content)
     if len(data.getvalue()) > MOST_BYTES:
         raise RequestError(f"The prior has {len(data.getvalue())} bytes, above {MOST_BYTES}. Learn from fewer runs.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.getvalue())
+    write_bytes(path, data.getvalue())
     return digest
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoloss.errors import RequestError
 from autoloss.proposing.memory import SHIPPED_PRIOR, Forest, grow_forest, read_prior, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.run.results import Search, open_run
+from autoloss.settings import LimitSettings
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.training.loop import one_thread
@@ -93,5 +95,8 @@ def learn_run(run: Search) -> Forest:
             tree = parse(split_factor(split_branches(loss)[branch])[1], form.leaves)
             portraits.append(describe_tree(tree, kind))
             values.append(score)
-    source = f"{run.settings.title} {run.settings.samples_digest[:8]}"
+    # The same for a run that was resumed since, and another for another metric or proposer.
+    configuration = replace(run.configuration, evaluations=1, limits=LimitSettings())
+    began = run.settings.samples_digest, configuration, [*scores.items()][:LEAST_LOSSES]
+    source = f"{run.settings.title} {hashlib.sha256(str(began).encode()).hexdigest()[:8]}"
     return grow_forest(source, kind, portraits, values)

@@ -227,7 +227,11 @@ def restore_request(
 
 
 def _check_task(task: Task, configuration: Configuration, also: Sequence[str]) -> None:
-    """Refuse names that no table could show, a length that the task does not follow, and metrics that it does not measure."""
+    """Refuse names that no table could show or no branch has, a length that is not followed, metrics that are not measured."""
+    if not task.branches:
+        raise RequestError(
+            f"The task {task.name} has no branches; expected at least one, such as {{'main': ActivatedBranch(…)}}."
+        )
     for what, name in [("name of the task", task.name), *(("name of a branch", name) for name in task.branches)]:
         if not isinstance(name, str) or name != keep_text(name, NAME_CHARACTERS):
             raise RequestError(

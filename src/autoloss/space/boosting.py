@@ -158,7 +158,8 @@ class XGBoostObjective:
 class CatBoostObjective:
     """An objective of CatBoost: `CatBoostClassifier(loss_function=objective, eval_metric=objective.metric, …)`.
 
-    CatBoost wants the derivatives of what it maximises, so both signs are turned. Call `finish(model)` after training.
+    CatBoost wants the derivatives of what it maximises, so both signs are turned. Call `finish(model)` after training. With two
+    classes, `predict` and metrics of classes also need `class_names=[0, 1]`: CatBoost does not infer them from an own objective.
     """
 
     objective: Objective

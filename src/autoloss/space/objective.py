@@ -167,18 +167,19 @@ def choose_link(library: str, activation: str, labels: Any, classes: int | None)
     return activation if several else "logistic"
 
 
-def to_numbers(labels: Any) -> Any:
-    """Return labels as an array of numbers."""
+def to_numbers(values: Any, what: str = "labels") -> Any:
+    """Return labels, or others of this name, as an array of numbers."""
     try:
-        return np.asarray(labels, dtype=float)
+        return np.asarray(values, dtype=float)
     except (TypeError, ValueError) as error:
-        raise RequestError(f"The labels are no numbers ({error}). Number the classes from 0.") from None
+        advice = " Number the classes from 0." if what == "labels" else ""
+        raise RequestError(f"The {what} are no numbers ({error}).{advice}") from None
 
 
 def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tuple[Any, Any, int]:
     """Return labels and weights as arrays, and the number of scores of a row."""
     labels = to_numbers(labels)
-    weight = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=float)
+    weight = np.ones(len(labels)) if weight is None else to_numbers(weight, "weights")
     if labels.ndim != 1 or not len(labels) or not np.isfinite(labels).all():
         raise RequestError(f"The labels have the shape {labels.shape}; expected one finite number for each row.")
     if weight.shape != labels.shape or not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
@@ -197,7 +198,11 @@ def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tu
         return labels, weight, 1
     scores = int(labels.max()) + 1 if classes is None else classes
     if (labels != labels.astype(int)).any() or labels.min() < 0 or labels.max() >= scores:
-        raise RequestError(f"Labels go from {labels.min():g} to {labels.max():g}; expected classes 0 to {scores - 1}.")
+        kind = "whole numbers" if (labels == labels.astype(int)).all() else "fractions"
+        raise RequestError(
+            f"Labels are {kind} from {labels.min():g} to {labels.max():g}; expected classes 0 to {scores - 1}, or a loss with "
+            "activation='none' for numbers."
+        )
     if absent := sorted(set(range(scores)) - set(kept.astype(int).tolist())):
         raise RequestError(
             f"No row of positive weight has the class {', '.join(map(str, absent[:5]))}{' …' * (len(absent) > 5)} of the {scores} "
@@ -330,7 +335,7 @@ def prepare_objective(
             raise RequestError(f"start is {start!r}; expected one of {', '.join(STARTS)}, or {scores} numbers.")
         begin = search_start(objective, labels, weight) if start == "loss" else standard
     else:
-        begin = np.asarray(start, dtype=float).reshape(-1)
+        begin = to_numbers(start, "numbers of start").reshape(-1)
         if begin.shape != (scores,) or not np.isfinite(begin).all():
             raise RequestError(f"start is {start!r}; expected {scores} finite numbers.")
     factor = _balance(objective, begin, labels, weight)

@@ -156,6 +156,8 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     advice = "Give the network one channel per class, or set ignore_index=… to the index that is to be ignored."
     if least == 1 and most == classes:
         advice = "Subtract 1 from the targets: classes are counted from 0."
+    elif classes == 2 and target.unique().tolist() == [-1, 1]:
+        advice = "Give 0 for -1: (targets + 1) // 2."
     elif classes == 2 and target.unique().tolist() == [0, most]:
         advice = f"Give 1 for {most}: targets // {most}."
     raise RequestError(

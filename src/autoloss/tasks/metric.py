@@ -22,7 +22,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.pair_lists import number_groups
 from autoloss.space.pairs import PairBranch
-from autoloss.training.training import Replicates
+from autoloss.training.training import THRESHOLD, Replicates
 
 RESAMPLES = 64
 """Their number, where the metric is quick."""
@@ -74,6 +74,8 @@ Pair = tuple[Tensor, Tensor]
 
 def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
+    if name == THRESHOLD:
+        raise RequestError(f"A further metric is named {name}, as the tuned threshold is. Give it another name.")
     if isinstance(metric, type):
         raise RequestError(f"{name} is the class {metric.__name__}; give an object of it: {metric.__name__}(…).")
     if not callable(metric) and not isinstance(metric, StreamedMetric):
@@ -142,7 +144,17 @@ def draw_resamples(examples: int, count: int) -> Iterator[Tensor]:
 
 def measure_resamples(examples: int, measure: Callable[[Tensor], Any], count: int = RESAMPLES) -> Replicates:
     """Measure `count` resamples of a split; `measure` maps indices of examples to the metric, NaN if undefined."""
-    scores = [to_float(measure(indices)) for indices in draw_resamples(examples, count)]
+
+    def measure_defined(indices: Tensor) -> float:
+        try:
+            return to_float(measure(indices))
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except FAILURES:
+            # The split itself is measured: some metrics raise where a resample lacks a class.
+            return math.nan
+
+    scores = [measure_defined(indices) for indices in draw_resamples(examples, count)]
     return Replicates(examples, tuple(None if math.isnan(score) else score for score in scores))
 
 

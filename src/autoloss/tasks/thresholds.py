@@ -1,7 +1,7 @@
 """The threshold of decisions between yes and no, chosen on the valid split after a training.
 
 Predictions are moved so that the threshold comes to 0.5, where metrics decide: a metric needs no argument for it, and one that
-looks at the order of predictions alone, such as AUC, is unchanged.
+looks at the order of predictions alone, such as AUC, is unchanged. For one that looks at the probabilities the threshold is 0.5.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ def tune_threshold(
     def choose(batches: Batches) -> float:
         found = {threshold: measure(move(batches, threshold)) for threshold in THRESHOLDS}
         known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
+        halved = measure([(prediction / 2, target) for prediction, target in batches])
+        if not math.isnan(halved) and not math.isclose(halved, found[0.5], rel_tol=ROUNDING):
+            # A metric of the probabilities themselves, such as the log loss: moving them is no decision.
+            return 0.5
         # Examples whose predictions moved by different thresholds have another order.
         if not known or max(known.values()) - min(known.values()) <= ROUNDING * max(map(abs, known.values())):
             return 0.5

@@ -55,7 +55,7 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
     shown = [*(step["formula"] for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
     known = best is not None and search.enter(best.found.id, best.found.formula).known
     shares = itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
-    badge = f"best {'known' if known else 'found'}" if search.confirmed else "best so far"
+    badge = f"best {'of the search' if known else 'found'}" if search.confirmed else "best so far"
     return SimpleNamespace(
         template="page.html",
         summary=summary,
