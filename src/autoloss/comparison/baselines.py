@@ -84,9 +84,8 @@ def fits(entry: Entry, branch: str, task: Task) -> bool:
         shares = [share for share in (*yes, *no) if share]
         rarest, batch = min(shares, default=1.0), task.recipe("proxy").get("batch_size") or math.inf
         return rarest * batch < LEAST_ROWS and max(shares, default=0.0) > UNEVEN * rarest
-    leaves = (
-        [form.leaves(one.prediction, one.context) for one in draw_samples(task, 1, 0)[branch]] if entry.positive else []
-    )
+    samples = draw_samples(task, 1, 0)[branch] if entry.positive else ()
+    leaves = [form.leaves(one.prediction, one.context) for one in samples]
     needs = entry.positive.split(", ")
     if "several outputs" in needs and leaves[0]["p"].shape[1] < SEVERAL_CHANNELS:
         return False

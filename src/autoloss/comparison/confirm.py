@@ -285,9 +285,8 @@ def _describe_left(rows: Sequence[Row], task: Task) -> Iterator[str]:
             reasons = (reason.splitlines()[0] for reason in row.reasons)
             without.append(f"{row.entrant.label} (no score at any learning rate: {'; '.join(dict.fromkeys(reasons))})")
         else:
-            left.append(
-                f"{row.entrant.label} ({figure(row.mean)}{'' if share == 1 else f' at {share:g} of the schedule'})"
-            )
+            at = "" if share == 1 else f" at {share:g} of the schedule"
+            left.append(f"{row.entrant.label} ({figure(row.mean)}{at})")
     if left:
         yield f"Behind on the valid split, and not measured on the {TEST} split: {', '.join(left)}."
     if without:

@@ -15,16 +15,7 @@ from autoloss import zoo
 from autoloss.comparison.baselines import has_space, standard_entrant
 from autoloss.comparison.climbing import list_weighted
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
-from autoloss.comparison.explanation import (
-    CLASSES,
-    CONFIDENCE,
-    RATE,
-    STEPS,
-    Control,
-    Explanation,
-    Plan,
-    read_explanation,
-)
+from autoloss.comparison.explanation import CLASSES, CONFIDENCE, STEPS, Control, Explanation, Plan, read_explanation
 from autoloss.comparison.record import Record, tune_learning_rates
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator, draw_samples, isolate
@@ -202,12 +193,12 @@ def list_recipes(trial: Trial, tuned: Mapping[StepRule, Entrant]) -> Iterator[Co
     """
     task, plain = trial.evaluator.task, replace(tuned["recipe"], label=trial.standard.label)
     ways = [*((rule, replace(plain, step_rule=rule)) for rule in task.step_rules), *tuned.items()]
-    changed = {CHANGES.get(rule, RATE): replace(one, label=plain.label) for rule, one in ways}
+    changed = {CHANGES.get(rule, "learning rate"): replace(one, label=plain.label) for rule, one in ways}
     if task.tunes_threshold:
         changed["tuned threshold"] = replace(plain, tuned_threshold=True)
     if task.lengthens:
         changed["longer training"] = replace(plain, length=LONGER)
-    for cause in (RATE, "tuned threshold", *CHANGES.values(), "longer training"):
+    for cause in ("learning rate", "tuned threshold", *CHANGES.values(), "longer training"):
         entrant = changed.get(cause)
         if entrant is not None and entrant != trial.standard:
             yield Control("recipe", cause, entrant.spell_out().label, entrant.spell_out())

@@ -32,13 +32,7 @@ standard loss; the standard loss has another recipe; a known loss or a simpler f
 PLAIN: Sequence[Kind] = ("recipe", "known", "simpler")
 """What can take the place of the loss, the plainest first."""
 ORIGINS: Mapping[Kind, Origin] = {"recipe": "standard", "known": "shelf", "simpler": "found"}
-STEPS, CLASSES, CONFIDENCE, RATE, NONE = (
-    "step sizes",
-    "class weights",
-    "confidence weights",
-    "learning rate",
-    "none of these",
-)
+STEPS, CLASSES, CONFIDENCE, NONE = "step sizes", "class weights", "confidence weights", "none of these"
 """Names of causes."""
 AS_GOOD = 0.9
 """Share from which a control may take the place of the loss."""
@@ -222,9 +216,13 @@ class Explanation:
 
     def _find_own_share(self, control: Control, row: Row) -> Share:
         steps = next((other for one, other in self.controls if one.kind == "steps"), None)
-        name, rate = control.name, control.entrant.learning_rate
-        if control.kind == "recipe" and name != RATE and rate != self.standard.entrant.learning_rate:
-            name += f" at {rate:g} × the rate"
+        name, given, changed = control.name, self.standard.entrant, control.entrant
+        if (
+            control.kind == "recipe"
+            and changed.count_changes(given.loss)
+            and changed.learning_rate != given.learning_rate
+        ):
+            name += f" at {changed.learning_rate:g} × the rate"
         return self.find_share(name, row, steps if control.kind == "items" else None)
 
     @property

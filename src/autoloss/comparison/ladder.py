@@ -140,9 +140,8 @@ class Ladder:
         rule = chosen.entrant.step_rule
         if rule == "recipe" and chosen.entrant.loss != self.standard:
             # Candidates have the standard loss's norm of the gradient; that of class weights is another, and so is their rate.
-            chosen = (
-                self._find_best(lambda one: (one.loss, one.step_rule, one.length) == (self.standard, rule, 1)) or chosen
-            )
+            wanted = self.standard, rule, 1
+            chosen = self._find_best(lambda one: (one.loss, one.step_rule, one.length) == wanted) or chosen
         return {
             "search.learning_rate": chosen.entrant.learning_rate,
             "search.step_rule": rule,

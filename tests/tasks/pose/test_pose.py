@@ -206,6 +206,25 @@ def test_the_defaults_are_the_papers():
     assert files.PAPER_HELD_OUT[0] == 5000
 
 
+def test_the_metric_is_measured_on_resamples_of_the_images():
+    many, one = draw_people("valid", 6), draw_people("valid", 1)
+    recipe = Recipe(epochs=1, batch_size=2, learning_rate=0.003)
+    task = PoseTask(
+        small_baseline, many, many, crops=CropSettings(size=(64, 64)), recipe=recipe, test=one, metric="oks"
+    )
+    criterion = bind(zoo.resolve("baseline/mse", task.branches)[1], task.branches)
+    plain, found, alone = (
+        task.train(criterion, Training(seed=0, split=split, resampled=resampled))
+        for split, resampled in (("valid", False), ("valid", True), ("test", True))
+    )
+    assert (plain.score, plain.replicates) == (found.score, None)
+    assert (found.replicates.examples, len(found.replicates.scores)) == (6, 64)
+    assert len(set(found.replicates.scores)) > 10
+    assert min(found.replicates.scores) < found.score < max(found.replicates.scores)
+    # Each image counts as often as it was drawn.
+    assert set(alone.replicates.scores) == {alone.score}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("coco"))

@@ -26,6 +26,7 @@ from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files import AnnotatedOptions, NetworkOptions, count_held_out
 from autoloss.tasks.loading import load_batches
+from autoloss.tasks.metric import measure_resamples
 from autoloss.tasks.pose.data.coco import LAYOUT, load_detections, load_keypoints, to_people
 from autoloss.tasks.pose.data.crops import Augmentation, BoxCrops, CropSettings, Example, Side, TrainingCrops, to_image
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps, simple_baseline
@@ -131,7 +132,14 @@ class PoseTask(ImageTask):
         poses = list(self.predict(network, data, indices, execution, batch_size))
         if not all(np.isfinite(image.scores).all() for image in poses):
             return "a prediction is not finite"
-        return self._sort_figures(evaluate_poses(poses, [data.people[index] for index in indices]))
+        people = [data.people[index] for index in indices]
+
+        def measure(images: Tensor) -> float:
+            rows = images.tolist()
+            return evaluate_poses([poses[row] for row in rows], [people[row] for row in rows])[self.metric]
+
+        replicates = measure_resamples(len(people), measure) if training.resampled else None
+        return self._sort_figures(evaluate_poses(poses, people), replicates)
 
     @torch.no_grad()
     def predict(
