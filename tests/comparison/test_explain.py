@@ -94,19 +94,6 @@ def test_what_two_seeds_cannot_exclude_is_not_excluded():
     assert f"too few to tell how much of it is explained by: {STEPS}. Take more: --seeds." in text
 
 
-def test_another_recipe_names_the_rate_that_it_has_besides():
-    rows = [
-        Row(
-            Entrant(name, name, learning_rate=rate),
-            tuple(Outcome(state=State.SCORED, score=score + end) for end in (0, 0.01)),
-        )
-        for name, rate, score in (("#1", 3.0, 0.9), ("ce", 1.0, 0.5), ("ce longer", 3.0, 0.8))
-    ]
-    control = Control("recipe", "longer training", "ce longer", rows[2].entrant)
-    found = Explanation(rows[0], rows[1], [(control, rows[2])], "test")
-    assert found.causes[0].name == "longer training at 3 × the rate"
-
-
 def test_a_loss_that_is_the_standard_loss_has_no_gain_to_explain():
     found, _, _ = explain(constructed.rare_class(), "-y * log(p)")
     assert not found.is_gain

@@ -216,14 +216,7 @@ class Explanation:
 
     def _find_own_share(self, control: Control, row: Row) -> Share:
         steps = next((other for one, other in self.controls if one.kind == "steps"), None)
-        name, given, changed = control.name, self.standard.entrant, control.entrant
-        if (
-            control.kind == "recipe"
-            and changed.count_changes(given.loss)
-            and changed.learning_rate != given.learning_rate
-        ):
-            name += f" at {changed.learning_rate:g} × the rate"
-        return self.find_share(name, row, steps if control.kind == "items" else None)
+        return self.find_share(control.name, row, steps if control.kind == "items" else None)
 
     @property
     def cause(self) -> Share | None:

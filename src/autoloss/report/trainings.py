@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 CAUSES = (
     "share: part of the gain over the standard loss, with its 95 % confidence interval;\n"
-    "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has"
+    "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has,\n"
+    "its learning rate included"
 )
 """Meaning of the shares."""
 FILE = "table.md"
