@@ -91,7 +91,7 @@ def test_what_two_seeds_cannot_exclude_is_not_excluded():
     text = " ".join(Explanation(loss, standard, [(control, noisy)], "test").describe())
     assert "ahead of ce, trained as the recipe says, by" in text
     assert "None of these" not in text
-    assert f"too few to tell how much of it is explained by: {STEPS}. Take more: --seeds." in text
+    assert f"too few to tell how much of the gain comes from: {STEPS}. Take more: --seeds." in text
 
 
 def test_a_loss_that_is_the_standard_loss_has_no_gain_to_explain():

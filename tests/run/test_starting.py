@@ -363,7 +363,7 @@ class TestBrokenTask:
 
     def test_a_standard_loss_of_no_branch_is_a_doubt(self):
         assert any(
-            "names 'main', which is none of its branches (cls, reg)" in text
+            "names 'main', which is no branch of the task (cls, reg)" in text
             for text in prepare(make_request(BOTH)).diagnose()
         )
 

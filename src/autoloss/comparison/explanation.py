@@ -304,7 +304,7 @@ class Explanation:
         sentences = [f"None of these explains {gain}: {', '.join(names)}."] if names else []
         if unsure:
             sentences.append(
-                f"These seeds are too few to tell how much of it is explained by: {', '.join(unsure)}. Take more: --seeds."
+                f"These seeds are too few to tell how much of the gain comes from: {', '.join(unsure)}. Take more: --seeds."
             )
         sentences = sentences or ["No cause was identified."]
         sentences += [f"They account for a part of it: {', '.join(parts)}."] if parts else []

@@ -214,11 +214,11 @@ class Evaluator:
             return [*filter(None, [self.task.obstacle]), *self._find_misnamed(), *doubts]
 
     def _find_misnamed(self) -> Iterator[str]:
-        """Yield a sentence for each standard loss of what is no branch: with it, the task has no standard loss at all."""
+        """Yield a sentence for each standard loss of what is no branch: with one, the task has no standard loss at all."""
         for name in self.task.standard:
             if name not in self.task.branches:
                 known = ", ".join(self.task.branches)
-                yield f"The task's `standard` names {name!r}, which is none of its branches ({known}). Without it, it can be used."
+                yield f"`standard` is not used: it names {name!r}, which is no branch of the task ({known}). Mend or omit it."
 
     @property
     def has_standard(self) -> bool:
