@@ -193,7 +193,7 @@ def by_the_tree(name, use, autocast, predictions, targets):
     bound = dataclasses.replace(bind({"main": tree_of(name)}, {"main": branch_of(use)})["main"], least=0)
 
     def criterion(prediction, target):
-        return bound(prediction, {"target": fitting(target, prediction)})
+        return bound(prediction, {"target": fitting(target, prediction, branch_of(use).activation)})
 
     pairs = [measured(criterion, *batch, autocast) for batch in zip(predictions, targets, strict=True)]
     return [torch.stack(found) for found in zip(*pairs, strict=True)]
@@ -556,3 +556,33 @@ def test_what_cannot_be_taken_home_is_refused():
         exported(parse("i * p"), ActivatedBranch())
     with pytest.raises(RequestError, match="no form of the branch named 'main'"):
         to_python(Loss("p * y"), {}, title="", facts={})
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (6,)])
+def test_counts_are_values_where_there_is_one_output(shape, tmp_path):
+    branch = ActivatedBranch(activation="none")
+    counts, prediction = torch.tensor([0, 3, 1, 0, 7, 2]), torch.tensor([0.5, 3.0, 2.0, 0.0, 7.0, 0.0]).reshape(shape)
+    wanted = (prediction.flatten() - counts).square().mean()
+    for found in (
+        Loss("(p - y)**2").criterion("none"),
+        imported(exported(parse("(p - y)**2"), branch), tmp_path / f"{len(shape)}.py"),
+    ):
+        for target in (counts, counts.reshape(shape), counts.float().reshape(shape), torch.zeros_like(counts)):
+            expected = wanted if target.any() else prediction.square().mean()
+            assert found(prediction, target).item() == pytest.approx(expected.item())
+
+
+def test_a_loss_of_the_zoo_has_its_own_activation_and_encoding(tmp_path):
+    values = torch.tensor([[2.0], [-3.0]])
+    assert zoo.get("baseline/mse").criterion()(values, values).item() == 0
+    path = autoloss.export("baseline/mse", tmp_path / "squares.py")
+    assert imported(path.read_text(), tmp_path / "again.py")(values, values).item() == 0
+    assert autoloss.export(zoo.get("baseline/mse"), tmp_path / "same.py").read_text().count(
+        "softmax"
+    ) == path.read_text().count("softmax")
+    assert zoo.get("baseline/bce").criterion().branch.activation == "sigmoid"
+    assert zoo.get("baseline/bce").criterion("softmax").branch.activation == "softmax"
+    assert "inner_band(y, 1)" in autoloss.export("seg/bf1", tmp_path / "edges.py").read_text()
+    for name in ("shelf/pair_brier", "det/rcnn_reg"):
+        with pytest.raises(RequestError, match="This loss is for predictions of the kind"):
+            zoo.get(name).criterion()

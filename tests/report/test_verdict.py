@@ -6,8 +6,10 @@ import json
 import math
 import re
 from dataclasses import asdict, replace
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
+import torch
 from rich.console import Console
 from scipy import stats
 
@@ -15,6 +17,7 @@ from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, training_seeds
 from autoloss.comparison.judgement import Recommendation, Standing, correct_by_holm, judge_comparison
 from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.numbers import figure, plus_minus, signed
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_table
@@ -450,7 +453,17 @@ def test_the_exported_file_says_all_that_a_training_elsewhere_needs(tmp_path):
     assert "batches of 16" in said
     assert "warm-up over 10 % of the steps" in said
     assert "decide for yes from a probability of: 0.15" in said
-    assert "norm = torch.nn.utils.get_total_norm(grads)" in said
+    step = said[said.index("grads = [") : said.index("1e-30]") + len("1e-30]")]
+    (tmp_path / "scaling.py").write_text(f"import torch\n\n\ndef scale(model):\n    {step}\n")
+    specification = spec_from_file_location("scaling", tmp_path / "scaling.py")
+    specification.loader.exec_module(scaling := module_from_spec(specification))
+    model = torch.nn.Linear(2, 1)
+    for gradient, norm in ((3.0, 1.0), (0.0, 0.0)):
+        for weights in model.parameters():
+            weights.grad = torch.full_like(weights, gradient)
+        scaling.scale(model)
+        grads = [weights.grad for weights in model.parameters() if weights.grad is not None]
+        assert torch.nn.utils.get_total_norm(grads).item() == pytest.approx(norm)
 
 
 def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_command_to_use_it(tmp_path, capsys):
@@ -478,3 +491,21 @@ def test_a_known_loss_that_is_recommended_has_its_name_its_formula_and_the_comma
     assert "Its formula: max_pool(" in text
     assert "#1 shelf/pooled (lr × 1) best of the search" in text
     assert "best found" not in text
+
+
+def test_a_comparison_that_was_stopped_before_a_baseline_was_trained_is_none(tmp_path):
+    directory = compared(searched(tmp_path / "run"), found=(0.7, 0.72, 0.71), standard=())
+    assert [row.entrant.label for row in open_run(directory).comparison] == ["#1"]
+    assert open_run(directory).judgement.standing is Standing.NOT_COMPARED
+
+
+def test_figures_of_a_small_unit_keep_two_digits():
+    assert (figure(0.0), figure(1e-17), figure(0.00005), figure(0.00004), figure(-2.5e-6)) == (
+        "0.0000",
+        "0.0000",
+        "0.0001",
+        "4e-05",
+        "-2.5e-06",
+    )
+    assert signed(-2.5e-6) == "−2.5e−06"
+    assert (signed(3.2e-7), plus_minus(1e-5)) == ("+3.2e-07".replace("-", "−"), " ± 1e-05")

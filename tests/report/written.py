@@ -116,7 +116,8 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
         store.change_setting("comparison", Comparison(len(found), listed))
         for at, seed in enumerate(training_seeds(0, COMPARISON, len(found))):
             _train(store, entrants[0], seed, "test", found[at])
-            _train(store, entrants[1], seed, "test", standard[at])
+            if standard:
+                _train(store, entrants[1], seed, "test", standard[at])
     return directory
 
 

@@ -7,6 +7,7 @@ import math
 import shutil
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from autoloss.proposing.records import Candidate, Origin, Outcome, State, Train
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store import database, samples
-from autoloss.store.database import SCHEMA, checksum
+from autoloss.store.database import SCHEMA, Database, checksum
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError, exists
 from autoloss.training.training import ItemWeights, Replicates, Training
@@ -431,3 +432,15 @@ def test_samples_without_room_are_an_error_that_says_so(tmp_path):
     (tmp_path / f"{samples.FILE}.partial").mkdir()
     with pytest.raises(RunError, match=r"cannot be written.*Make room on its disk"):
         samples.save(tmp_path, {})
+
+
+def test_a_database_of_another_program_is_no_run_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "run.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (number)")
+        connection.commit()
+    before = path.read_bytes()
+    for write in (False, True):
+        with pytest.raises(StoreError, match="holds the tables of another program"):
+            Database(path, write=write)
+    assert path.read_bytes() == before

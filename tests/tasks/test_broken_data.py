@@ -112,6 +112,11 @@ COCO: dict[str, tuple[Change, str, str]] = {
         "no lengths",
         "at least 0",
     ),
+    "area is negative": (
+        lambda c: c["annotations"][0].update(area=-4),
+        "has the area -4",
+        "a number of pixels, at least 0",
+    ),
     "area is text": (lambda c: c["annotations"][0].update(area="big"), "has the area 'big'", "a number of pixels"),
     "no lists": (lambda c: c.pop("categories"), "lacks categories", "expected COCO instances"),
 }

@@ -503,3 +503,24 @@ def test_a_mark_of_missing_values_does_not_count_as_a_size():
         lambda: nn.Linear(4, 2), (inputs, target), (inputs, target), "none", accuracy, data=Data(ignore_index=-999)
     )
     assert not [text for text in made.diagnose() if "are of size" in text]
+
+
+def test_tables_of_pandas_are_paired_by_place_and_read_whatever_the_kinds_of_their_numbers():
+    pandas = pytest.importorskip("pandas")
+    inputs, target = (column.numpy() for column in rows())
+    table, wanted = pandas.DataFrame(inputs), pandas.Series(target)
+    mixed = table.astype({0: "Float64"}).assign(flag=[True, False] * (ROWS // 2))
+    found, classes = Split((mixed, wanted.astype("Int64")), "train").whole() or (None, None)
+    assert torch.equal(found, torch.cat([rows()[0], torch.tensor([1.0, 0.0]).repeat(ROWS // 2)[:, None]], dim=1))
+    assert torch.equal(classes, rows()[1])
+    assert Split((table.mask(table > 0), wanted), "train").whole()[0].isnan().any()
+    whole = pandas.DataFrame({"index": [0, 1, 2]})
+    assert Split((whole, wanted[:3]), "train").whole()[0].dtype == torch.int64
+    for inputs, target, message in (
+        (table, wanted[::-1], "have the same labels in another order"),
+        (table.assign(name="a"), wanted, "is not numeric"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            Split((inputs, target), "train")
+    with pytest.raises(RequestError, match="The train data is a DataFrame; expected a pair"):
+        Split(table, "train")

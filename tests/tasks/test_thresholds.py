@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -105,6 +107,21 @@ def test_a_metric_of_the_probabilities_themselves_is_at_no_other_threshold():
     threshold, moved = tune_threshold(valid, [*valid], "sigmoid", measure)
     assert threshold == 0.5
     assert torch.equal(moved[0][0], valid[0][0])
+
+
+@pytest.mark.parametrize("factor", [1, 0.001, 1000])
+@pytest.mark.parametrize("offset", [0, -0.3, 1000])
+def test_the_threshold_does_not_depend_on_the_unit_and_level_of_the_metric(factor: float, offset: float):
+    generator = torch.Generator().manual_seed(0)
+    target = (torch.rand(400, 1, generator=generator) < 0.3).float()
+    valid = [(2 * torch.randn(400, 1, generator=generator) + 3 * target - 2, target)]
+
+    def tune(metric: Callable[[Tensor, Tensor], float]) -> float:
+        return tune_threshold(valid, [*valid], "sigmoid", lambda one: factor * (metric(*one[0]) + offset))[0]
+
+    assert tune(lambda found, wanted: f_two(found.sigmoid(), wanted)) == 0.15
+    assert tune(lambda found, wanted: float(roc_auc_score(wanted.numpy(), found.sigmoid().numpy()))) == 0.5
+    assert tune(lambda *one: -nn.functional.binary_cross_entropy_with_logits(*one).item()) == 0.5
 
 
 def test_a_threshold_of_costly_misses_is_found():

@@ -96,7 +96,7 @@ def compare(
     listed = given.pop("also")
     from autoloss.report.leaderboard import columns_of, comparison_of
     from autoloss.report.status import Status
-    from autoloss.report.summary import summarize
+    from autoloss.report.summary import comparison_rows, summarize
     from autoloss.run import scoring
     from autoloss.run.results import open_run
 
@@ -109,6 +109,7 @@ def compare(
     if [row.entrant for row in rows] != [row.entrant for row in found.comparison]:
         shown.insert(0, comparison_of(found, f"{directory}, test split, {seeds} training seeds", further, rows))
     value = {key: summary.to_dict()[key] for key in ("verdict", "identity", "comparison")}
+    value["trained"] = comparison_rows(rows)
     answer(as_json, value, *shown, *map(str, summary.verdict.steps))
 
 

@@ -136,7 +136,9 @@ def _write_criterion(tree: Expression, form: BranchForm, short: OneHotTree | Non
     """Write what turns prediction and target into leaves, evaluates the tree, and takes the mean."""
     has_target = "y" in tree.leaves
     statements = Statements(tree, ("y",), "y" if has_target else "p")
-    lines = ["target = fitting(target, prediction)"] * (form.ignore_index is not None or has_target)
+    lines = [f'target = fitting(target, prediction, "{form.activation}")'] * (
+        form.ignore_index is not None or has_target
+    )
     leaves = [f'p = activate(spatial(prediction), "{form.activation}")']
     if has_target:
         leaves.append(f'y = encode(target, p.shape[1], "{form.activation}", {form.ignore_index})')

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from autoloss import zoo
 from autoloss.errors import RequestError, join_names, quote, unknown
@@ -20,7 +20,7 @@ from autoloss.run.results import FoundLoss
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.space.form import Activation, BranchForm, Encoding
 from autoloss.space.loss import Loss
 from autoloss.space.loss_text import MAIN, join_branches
 
@@ -48,8 +48,7 @@ def export(
     Args:
         loss: A found loss, a `Loss`, a formula, or a name of the zoo.
         path: File to write: `.py`, which imports only torch, `.tex` or `.json`.
-        branches: Those of the task, as `task.branches`; needed for a loss that is not of a run and of anything but a softmax over
-            classes.
+        branches: Those of the task, as `task.branches`; needed for a formula of anything but a softmax over classes.
         library: `lightgbm`, `xgboost` or `catboost`: a `.py` file with an objective for it, which imports NumPy alone.
 
     Returns:
@@ -73,7 +72,7 @@ def export(
     if isinstance(loss, FoundLoss):
         forms, found = loss.forms, loss.loss
     else:
-        used = branches or {MAIN: ActivatedBranch()}
+        used = branches or {MAIN: _make_branch(loss)}
         forms = {name: branch.form() for name, branch in used.items()}
         trees = zoo.resolve(loss, used)[1] if isinstance(loss, str) else loss
         found = {name: tree for name, tree in trees.items() if isinstance(tree, Expression)}
@@ -82,6 +81,18 @@ def export(
         found = Loss(found)
     write_text(file, write_loss(found, forms, to, file.stem.replace("_", " "), {}))
     return file
+
+
+def _make_branch(loss: Loss | str) -> ActivatedBranch:
+    """Return the branch that a loss is exported for by default: that of its entry in the zoo, or of a softmax over classes."""
+    entry = zoo.ENTRIES.get(str(loss))
+    activation: Any = loss.activation if isinstance(loss, Loss) else entry.activation if entry else "softmax"
+    encoding: Any = entry.target if entry else "one_hot"
+    # A loss of pairs is refused as one that does not fit.
+    return ActivatedBranch(
+        activation=activation if activation in get_args(Activation) else "softmax",
+        encoding=encoding if encoding in get_args(Encoding) else "one_hot",
+    )
 
 
 def choose_format(to: str, library: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.comparison.entrant import Entrant, Row, Rows, read_comparison
 from autoloss.comparison.explanation import Explanation, Plan, read_explanation
-from autoloss.comparison.judgement import Judgement, Recommendation, judge_comparison, recommend
+from autoloss.comparison.judgement import Judgement, Recommendation, Standing, judge_comparison, recommend
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.errors import RequestError
@@ -234,6 +234,11 @@ class Search:
     @cached_property
     def judgement(self) -> Judgement:
         """The verdict on whether the best loss beats the best baseline on the test split."""
+        trained = {row.entrant.label for row in self.comparison}
+        planned = {entrant["label"] for entrant in self.settings.comparison.entrants if entrant.get("baseline")}
+        if planned and planned.isdisjoint(trained):
+            # The comparison was stopped before any baseline was trained.
+            return Judgement(Standing.NOT_COMPARED)
         return judge_comparison(self.comparison, self.best.id if self.top(1) else None)
 
     @property

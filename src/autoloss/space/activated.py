@@ -214,14 +214,16 @@ def activate_for_metric(prediction: Tensor, target: Tensor, activation: str) -> 
     return activated if target.is_floating_point() else activated.reshape(activated.shape[: target.ndim + 1])
 
 
-def fitting(target: Tensor, prediction: Tensor) -> Tensor:
+def fitting(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
     """Return the target in the one form that branches know: integers are class indices, all else is floating point.
 
-    Integers or booleans of the prediction's own shape are values (multi-label, binary), so they become floating point.
+    Integers or booleans of the prediction's own shape are values (multi-label, binary), so they become floating point; so do all
+    integers where there is one channel and no activation.
     """
     if target.is_floating_point():
         return target
-    if target.shape == prediction.shape or target.dtype == torch.bool:
+    is_value = activation == "none" and prediction.ndim > 1 and prediction.shape[1] == 1
+    if is_value or target.shape == prediction.shape or target.dtype == torch.bool:
         return target.to(torch.float32)
     return target.long()
 

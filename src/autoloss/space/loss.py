@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def criterion(
     self: Loss | HandWritten,
-    activation: Activation = "softmax",
+    activation: Activation | None = None,
     *,
     ignore_index: int | None = None,
     target: Encoding = "one_hot",
@@ -40,7 +40,8 @@ def criterion(
     """Return the loss as an `nn.Module` for any training loop: (prediction, target) → scalar.
 
     Args:
-        activation: The activation applied to the raw prediction: softmax, sigmoid or none.
+        activation: The activation applied to the raw prediction: softmax, sigmoid or none. By default softmax, and that of its
+            entry for a loss of the zoo.
         ignore_index: Class index whose positions are left out, such as 255.
         target: The encoding of y: `one_hot` classes, or for boundary metrics their `edge` or `band`.
         tolerance: Half width of the band in pixels.
@@ -59,8 +60,13 @@ def criterion(
             f"This loss has the branches {', '.join(self)}; criterion() is for one branch. "
             "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
         )
+    chosen = self.activation if activation is None else activation
+    if chosen == self.activation and chosen not in get_args(Activation):
+        raise RequestError(
+            f"This loss is for predictions of the kind {chosen}. Use autoloss.bind(loss, task.branches)."
+        )
     branch = ActivatedBranch(
-        activation=activation,
+        activation=chosen,
         ignore_index=ignore_index,
         encoding=target,
         tolerance=tolerance,
@@ -76,6 +82,7 @@ class Loss(Mapping[str, Expression]):
 
     Args:
         trees: Branch name → tree. A single tree or its text is the loss of the only branch, `main`.
+        activation: That of its `criterion` by default.
 
     >>> loss = Loss("-y * log(p)")
     >>> loss
@@ -84,14 +91,20 @@ class Loss(Mapping[str, Expression]):
     True
     """
 
-    __slots__ = ("_trees",)
+    __slots__ = ("_trees", "activation")
     _repr_html_, plot = to_html, plot
 
-    def __init__(self, trees: Mapping[str, Expression | str] | Expression | str) -> None:
+    def __init__(
+        self,
+        trees: Mapping[str, Expression | str] | Expression | str,
+        *,
+        activation: Activation = "softmax",
+    ) -> None:
         given = {MAIN: trees} if isinstance(trees, Expression | str) else trees
         if not given:
             raise ValueError("A loss needs a tree for at least one branch.")
         self._trees = {name: parse(tree) if isinstance(tree, str) else tree for name, tree in given.items()}
+        self.activation: Activation = activation
 
     @classmethod
     def parse(
@@ -320,6 +333,7 @@ class HandWritten:
 
     name: str
     make: Callable[[Branch], BranchLoss]
+    activation: Activation = "softmax"
 
     def __str__(self) -> str:
         return self.name
@@ -354,7 +368,7 @@ class LossModule(nn.Module):
         for name, found in (("prediction", prediction), ("target", target)):
             if not torch.is_tensor(found):
                 raise RequestError(f"The {name} is {name_kind(found)}; expected a tensor: torch.as_tensor({name}).")
-        return self._loss(prediction, {"target": fitting(target, prediction)})
+        return self._loss(prediction, {"target": fitting(target, prediction, self.branch.activation)})
 
     def extra_repr(self) -> str:
         return f"{self.name}, activation={self.branch.activation!r}"

@@ -114,15 +114,19 @@ class Database:
                 raise
 
     def _prepare_to_write(self) -> None:
+        is_new = self._read_schema() == EMPTY
         # FULL: a commit is on the disk before anything follows from it.
         for setting in ("journal_mode = WAL", "synchronous = FULL", f"wal_autocheckpoint = {LOG_PAGES}"):
             self.connection.execute(f"PRAGMA {setting}")
-        if self._read_schema() == EMPTY:
+        if is_new:
             self._transact(_create_tables)
         self.connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
 
     def _read_schema(self) -> int:
-        return self.connection.execute("PRAGMA user_version").fetchone()[0]
+        (found,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if found == EMPTY and self.connection.execute("SELECT name FROM sqlite_master").fetchone():
+            raise StoreError(f"{self.path} holds the tables of another program. Name another directory.")
+        return found
 
     def _check(self) -> None:
         found = self._read_schema()

@@ -19,16 +19,8 @@ from autoloss.training.structures import describe_inputs, list_tensors
 
 
 def convert_target(target: Tensor, prediction: Tensor, branch: Branch) -> Tensor:
-    """Return the target in the type that an `ActivatedBranch` expects: class indices of 64 bits, or values; else unchanged.
-
-    Integers are values if the prediction has one channel and no activation.
-    """
-    if not isinstance(branch, ActivatedBranch):
-        return target
-    single = prediction.ndim > 1 and prediction.shape[1] == 1
-    if single and branch.activation == "none" and not target.is_floating_point():
-        return target.to(torch.float32)
-    return fitting(target, prediction)
+    """Return the target in the type that an `ActivatedBranch` expects: class indices of 64 bits, or values; else unchanged."""
+    return fitting(target, prediction, branch.activation) if isinstance(branch, ActivatedBranch) else target
 
 
 def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
@@ -88,7 +80,7 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
         known = target if everything is None else everything[1]
         counted = known if branch.ignore_index is None else known[known != branch.ignore_index]
         if counted.numel() and not context["target"].is_floating_point():
-            _check_classes(counted, spatial(prediction).shape[1], branch, split.name)
+            _check_classes(counted, prediction, branch, split.name)
         elif counted.numel() and branch.activation != "none":
             _check_probabilities(counted, branch, split.name)
     try:
@@ -148,7 +140,8 @@ def _check_form(target: Tensor, prediction: Tensor, branch: ActivatedBranch, nam
         )
 
 
-def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
+def _check_classes(target: Tensor, prediction: Tensor, branch: ActivatedBranch, name: str) -> None:
+    channels = spatial(prediction).shape[1]
     classes = max(channels, 2) if branch.activation != "none" else channels
     least, most = int(target.min()), int(target.max())
     if least >= 0 and most < classes:
@@ -156,6 +149,10 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     advice = "Give the network one channel per class, or set ignore_index=… to the index that is to be ignored."
     if least == 1 and most == classes:
         advice = "Subtract 1 from the targets: classes are counted from 0."
+    elif least >= 0 and prediction.ndim == 3 and most < prediction.shape[-1]:
+        advice = (
+            "If its last dimension is that of the classes, (N, L, C): Data(output=lambda found: found.movedim(-1, 1))."
+        )
     elif classes == 2 and target.unique().tolist() == [-1, 1]:
         advice = "Give 0 for -1: (targets + 1) // 2."
     elif classes == 2 and target.unique().tolist() == [0, most]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -291,6 +292,7 @@ def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
     if type(data) is TensorDataset:
         data = data.tensors
     if isinstance(data, Mapping) or _is_pair_of_columns(data):
+        _check_labels(data, name)
         columns = _map_columns(lambda column: _to_column(column, name, as_items), data)
         rows = _count_rows(columns, name)
         kinds: set[type] = set()
@@ -299,7 +301,7 @@ def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
             return [_map_columns(lambda column, row=row: column[row], columns) for row in range(rows)]
         return Columns(columns)
     is_sequence = isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, str | bytes)
-    if isinstance(data, IterableDataset | Tensor | np.ndarray) or not is_sequence:
+    if isinstance(data, IterableDataset | Tensor | np.ndarray) or hasattr(data, "iloc") or not is_sequence:
         raise RequestError(
             f"The {name} data is {describe(data)}; expected a pair (inputs, targets) of tensors or arrays, a list or a torch "
             "Dataset with a length whose items are such pairs or dictionaries, or a DataLoader of one."
@@ -325,6 +327,18 @@ def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> A
     return function(data)
 
 
+def _check_labels(data: Any, name: str) -> None:
+    """Check that tables of pandas whose rows have the same labels have them in the same order: rows are paired by their place."""
+    labels: list[Any] = []
+    _map_columns(lambda column: labels.append(column.index) if hasattr(column, "iloc") else None, data)
+    for other in labels[1:]:
+        if not labels[0].equals(other) and labels[0].sort_values().equals(other.sort_values()):
+            raise RequestError(
+                f"The rows of the {name} inputs and targets have the same labels in another order; each input needs its target in "
+                "the same row. Give targets.loc[inputs.index]."
+            )
+
+
 def _count_rows(columns: Any, name: str) -> int:
     """Return the common number of rows of all columns."""
     labels = ("inputs", "targets", *["further values"] * len(columns))
@@ -345,6 +359,9 @@ def _to_column(part: Any, name: str, as_items: bool) -> Tensor | list[Any]:
     try:
         # torch cannot share memory that is read-only or has negative strides; only such arrays are copied.
         found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
+        # pandas makes objects of columns whose numbers are of several kinds.
+        if found.dtype == object and all(kind.kind in "biuf" for kind in getattr(part, "dtypes", [np.dtype(object)])):
+            found = part.to_numpy(dtype=float, na_value=math.nan)  # pyright: ignore[reportAttributeAccessIssue]
         tensor = torch.as_tensor(found)
     except (TypeError, ValueError) as error:
         if as_items and isinstance(part, Sequence | np.ndarray):

@@ -17,8 +17,10 @@ from autoloss.space.form import Activation
 RARE = (0.002, 0.005, 0.01, 0.02, 0.03)
 """Thresholds of rare or costly decisions: where a missed one costs a hundred false alarms, the best is about 1/101."""
 THRESHOLDS = (*RARE, *(step / 20 for step in range(1, 20)), *(1 - one for one in reversed(RARE)))
-ROUNDING = 1e-3
-"""Share of a score by which thresholds change a metric of the order alone: probabilities near 0 and 1 are rounded."""
+EXACT = 1e-6
+"""Share of the range of a metric by which it may change where all decisions stay the same."""
+ROUNDING = 3e-3
+"""Share of the range of a metric by which thresholds change a metric of the order alone: probabilities near 0 and 1 are rounded."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) and targets, batch by batch."""
 
@@ -57,12 +59,16 @@ def tune_threshold(
     def choose(batches: Batches) -> float:
         found = {threshold: measure(move(batches, threshold)) for threshold in THRESHOLDS}
         known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
-        halved = measure([(prediction / 2, target) for prediction, target in batches])
-        if not math.isnan(halved) and not math.isclose(halved, found[0.5], rel_tol=ROUNDING):
-            # A metric of the probabilities themselves, such as the log loss: moving them is no decision.
+        halved, opposite = (measure([(factor * one, target) for one, target in batches]) for factor in (0.5, -1))
+        if not known:
             return 0.5
+        # Opposite predictions give the metric's range, which no constant that is added to it changes.
+        worth = [*known.values(), *([] if math.isnan(opposite) else [opposite])]
+        spread, whole = max(known.values()) - min(known.values()), max(worth) - min(worth)
+        # Halved, decisions stay as they are; moving the probabilities of a metric such as the log loss is no decision.
+        is_of_probabilities = abs(halved - found[0.5]) > EXACT * whole
         # Examples whose predictions moved by different thresholds have another order.
-        if not known or max(known.values()) - min(known.values()) <= ROUNDING * max(map(abs, known.values())):
+        if is_of_probabilities or spread <= ROUNDING * whole:
             return 0.5
         # Of equal thresholds the one nearest to 0.5.
         return max(known, key=lambda one: (known[one], -abs(one - 0.5)))

@@ -252,7 +252,7 @@ def describe_recipe(
     if values["one_norm"]:
         step = (
             "grads = [w.grad for w in model.parameters() if w.grad is not None]; "
-            "norm = torch.nn.utils.get_total_norm(grads); [g.div_(norm) for g in grads]"
+            "norm = torch.nn.utils.get_total_norm(grads); [g.div_(norm) for g in grads if norm > 1e-30]"
         )
     elif values["clip_norm"]:
         step = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {values['clip_norm']:g})"

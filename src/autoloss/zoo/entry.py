@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from autoloss.errors import RequestError
 from autoloss.space.loss_text import MAIN, join_branches
@@ -12,6 +12,7 @@ from autoloss.space.loss_text import MAIN, join_branches
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
+    from autoloss.space.form import Activation
     from autoloss.space.loss import HandWritten, Loss
 
 
@@ -56,7 +57,9 @@ class Entry:
         """Return the loss independently of any task; both kinds have `criterion()`."""
         from autoloss.space.loss import HandWritten, Loss
 
-        return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
+        if self.factory is None:
+            return Loss(self.formulas, activation=cast("Activation", self.activation))
+        return HandWritten(self.name, self.factory, cast("Activation", self.activation))
 
     def make_losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
         """Return one loss for each branch of a task, as `autoloss.bind` takes them."""

@@ -55,6 +55,11 @@ def test_another_reader_of_cocos_format_reads_them_too(original):
     assert len(coco.imgs) == 3
 
 
+def test_persons_of_area_0_are_counted(folder):
+    change(folder, lambda c: c["annotations"][0].update(area=0))
+    assert "1 persons with labelled joints have the area 0" in load_keypoints(folder, "val2017")[0].notes[0]
+
+
 def test_a_joint_at_pixel_0_lies_half_a_pixel_from_the_edge(folder):
     change(folder, lambda c: c["annotations"][0].update(keypoints=[0, 3, 2] * 17))
     people = to_people(load_keypoints(folder, "val2017")[0]).people[0]

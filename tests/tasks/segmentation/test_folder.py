@@ -60,6 +60,24 @@ def test_without_a_list_to_train_on_what_no_other_names_is_trained_on(place: Pat
     assert members(place)["train"] == [f"scene_{index:04d}" for index in range(2, 20)]
 
 
+def test_the_list_of_valid_may_be_named_val(place: Path):
+    (place / "val.txt").write_text("scene_0000\nscene_0001\n")
+    (place / "test.txt").write_text("scene_0002\n")
+    found = members(place)
+    assert found["valid"] == ["scene_0000", "scene_0001"]
+    assert len(found["train"]) == 17
+    (place / "valid.txt").write_text("scene_0003\n")
+    assert "holds val.txt and valid.txt; expected one list" in refused(place)
+
+
+def test_the_background_is_one_of_the_classes(place: Path):
+    for background in (3, 100):
+        with pytest.raises(RequestError, match=f"background is {background}; expected none or one of the classes 0 to"):
+            tasks.get("folder-seg", metric="bf1", data=str(place), background=background, classes=3)
+    with pytest.raises(RequestError, match="background is -1; expected a whole number, at least 0, or none"):
+        tasks.get("folder-seg", metric="bf1", data=str(place), background=-1)
+
+
 def test_classes_are_found_in_all_masks_or_given(place: Path):
     assert len(load_folder(place, "test").classes) == 11
     assert len(load_folder(place, "test", classes=15).classes) == 15

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import catalogue
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS
+from autoloss.tasks.tabular.rows import build_table
 from autoloss.tasks.tabular.task import BUNDLED, tabular
 from autoloss.training.training import Scored, Training
 from tests.tasks import conformance
@@ -127,6 +129,19 @@ def test_a_csv_file_becomes_a_task_through_the_catalogue_with_options_as_text(cs
     assert 0 <= trained(task, CROSS_ENTROPY, split="test").score <= 1
 
 
+def test_a_class_that_is_a_number_is_named_in_any_form_of_it():
+    labels = [float(row % 2) for row in range(40)]
+    for name in ("0", "0.0", "00"):
+        table = build_table(np.arange(40.0)[:, None], ["x"], labels, "classification", positive=name)
+        assert table.classes == ("1", "0")
+        assert table.target.tolist() == [1 - label for label in labels]
+
+
+def test_a_target_is_not_dropped(csv_file: Path):
+    with pytest.raises(RequestError, match=r"The column 'answer' of people\.csv has a use, and is to be dropped"):
+        tabular(data=csv_file, target="answer", drop="id,answer")
+
+
 def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Path):
     task = tabular("spearman", data=csv_file, target="rank", steps=20)
     other = cloudpickle.loads(cloudpickle.dumps(task))
@@ -152,6 +167,8 @@ def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Pa
         ({"hidden": True}, "hidden is 'True'; expected a whole number"),
         ({"label_noise": 1.0}, "label_noise is 1.0; expected a number, at least 0 and below 1"),
         ({"learning_rate": 0}, "learning_rate is 0; expected a number, above 0"),
+        ({"folds": 3, "label_noise": 0.1}, "folds is 3 with label_noise or imbalance"),
+        ({"data": "breast_cancer_hard", "folds": 3}, "folds is 3 with label_noise or imbalance"),
         ({"rows_per_sample": 1}, "rows_per_sample is 1; expected a whole number, at least 4"),
     ],
 )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.options import PositiveShare, declare
+from autoloss.options import Count, PositiveShare, declare
 from autoloss.space.boxes import AreaUnit
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.detection.average_precision import (
@@ -199,13 +199,13 @@ class ScheduleOptions(NetworkOptions):
 
     levels: Literal["P4-P6", "P2-P6"] = "P4-P6"
     """Levels of the feature pyramid: P4-P6, as in the proxy of the paper, or P2-P6."""
-    channels: int = 128
+    channels: Count = 128
     """Channels of the pyramid and of the RPN's head; half of the usual."""
-    head_width: int = 512
+    head_width: Count = 512
     """Width of the R-CNN head; half of the usual."""
-    short_side: int = 800
+    short_side: Count = 800
     """Pixels of the short side to which images are resized, unless the long side then exceeds `long_side`."""
-    long_side: int = 1333
+    long_side: Count = 1333
     """Maximum number of pixels of the long side."""
 
     def network(self, classes: int, heads: Sequence[Head] = HEADS) -> FasterRCNN:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autoloss.errors import RequestError
-from autoloss.options import Count, Positive, declare
+from autoloss.options import Count, Natural, Positive, declare
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss_text import MAIN
 from autoloss.tasks.data import Data
@@ -55,7 +55,7 @@ class ImageSplits:
 class SegmentationOptions(FileOptions):
     """Options of every segmentation task on files."""
 
-    background: int | None = None
+    background: Natural | None = None
     """Class that the boundary metrics ignore."""
     tolerance: Count | None = None
     """Tolerance of the boundary metrics in pixels; if None 5, reduced in proportion for proxy images smaller than the paper's."""
@@ -65,7 +65,7 @@ class SegmentationOptions(FileOptions):
 class VocOptions(SegmentationOptions):
     """Options of voc-seg, whose folder holds VOCdevkit, or is one inside it."""
 
-    background: int | None = 0
+    background: Natural | None = 0
     """Class that the boundary metrics ignore."""
     split: Literal["train", "val", "trainval", "train_aug"] | None = None
     """Split to train on; if None `train_aug` where SBD is present, else `train`."""
@@ -198,6 +198,10 @@ def build_task(
     tolerance = options.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = make_metrics(tolerance=tolerance, ignore_index=IGNORED, left_out=options.background)
     classes = len(splits.train.classes)
+    if options.background is not None and options.background >= classes:
+        raise RequestError(
+            f"background is {options.background}; expected none or one of the classes 0 to {classes - 1}."
+        )
     # Resized copies of the images, which are made if there are none yet.
     valid, test, train = (open_copy(images, proxy.side) for images in (splits.valid, splits.test, splits.train))
     task = SupervisedTask(

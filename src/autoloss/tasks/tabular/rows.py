@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,13 +98,13 @@ def build_table(
     _check_classes(counts, labels, place, lines)
     ordered = sorted(counts)  # pyright: ignore[reportArgumentType]
     if positive is not None:
-        if positive not in map(_to_name, ordered):
+        if not any(_is_named(label, positive) for label in ordered):
             raise unknown(f"class in {place}", positive, map(_to_name, ordered))
         if len(ordered) > 2:
             raise RequestError(
                 f"The option positive is {positive!r}, but {place} has {len(ordered)} classes. Remove it."
             )
-        ordered.sort(key=lambda label: _to_name(label) == positive)
+        ordered.sort(key=lambda label: _is_named(label, positive))
     indices = {label: index for index, label in enumerate(ordered)}
     target = np.array([indices[label] for label in labels])
     return Table(inputs, target, tuple(columns), tuple(map(_to_name, ordered)))
@@ -179,6 +180,14 @@ def standardise(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.flo
 
 def _to_name(label: str | float) -> str:
     return f"{label:.12g}" if isinstance(label, float) else str(label)
+
+
+def _is_named(label: str | float, name: str) -> bool:
+    """Return True if a class has a name; a number has several, such as 1 and 1.0."""
+    if isinstance(label, float):
+        with suppress(ValueError):
+            return float(name) == label
+    return _to_name(label) == name
 
 
 def _list_metrics(kind: Kind) -> str:

@@ -182,6 +182,10 @@ def read_columns(path: Path, targets: Sequence[str], *, drop: Sequence[str], mis
     faults = Faults(path, targets, drop)
     cells = _read_cells(path, faults)
     left_out = dict.fromkeys((*targets, *drop))
+    if both := sorted({*targets} & {*drop}):
+        raise RequestError(
+            f"The column {both[0]!r} of {path.name} has a use, and is to be dropped. Remove it from drop."
+        )
     for name in left_out:
         if name not in cells.columns:
             error = unknown(f"column in {path.name}", name, cells.header)

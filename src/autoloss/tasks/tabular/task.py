@@ -67,6 +67,13 @@ class TabularOptions(TableOptions):
     """Parts into which the rows outside the test split are divided: each is the valid split of some training seeds. 1 keeps one
     valid split."""
 
+    def __post_init__(self) -> None:
+        if self.folds > 1 and (self.label_noise or self.imbalance > 1):
+            raise RequestError(
+                f"folds is {self.folds} with label_noise or imbalance, which are for rows that are trained on only; each of the "
+                "rows is in the valid split of some fold. Leave folds out, or both of these."
+            )
+
 
 def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
     """Build the task of predicting one column of a table from the others."""

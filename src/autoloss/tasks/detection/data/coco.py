@@ -211,8 +211,8 @@ def find_problems(annotation: Any, image: Mapping[str, Any] | None, labels: Mapp
         yield f"has the category {quote(category)}", f"one of the {len(labels)} classes"
     if annotation.get("iscrowd", 0) not in (0, 1):
         yield f"has the iscrowd {quote(annotation['iscrowd'])}", "0 or 1"
-    if not is_finite(annotation.get("area", 0)):
-        yield f"has the area {quote(annotation['area'])}", "a number of pixels"
+    if not is_finite(area := annotation.get("area", 0)) or area < 0:
+        yield f"has the area {quote(area)}", "a number of pixels, at least 0"
     box = annotation.get("bbox")
     if not is_box(box):
         yield "has no box" if box is None else f"has the box {quote(box)}", A_BOX

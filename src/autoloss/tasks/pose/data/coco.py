@@ -85,6 +85,8 @@ def load_keypoints(directory: Path | str, split: str) -> tuple[BoxedImages, froz
             labelled = int((found[:, 2] > 0).sum())
             if not labelled and not annotation.get("iscrowd"):
                 counted["persons have no labelled joint; training leaves them out, and evaluation ignores them"] += 1
+            if labelled and not annotation.get("area", 1):
+                counted["persons with labelled joints have the area 0, so that no prediction can match them"] += 1
             if annotation.get("num_keypoints", labelled) != labelled:
                 counted["persons have another num_keypoints than labelled joints; the joints are used"] += 1
     if faults:

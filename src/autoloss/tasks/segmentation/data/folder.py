@@ -19,7 +19,7 @@ HELD_OUT_SHARE = 0.2
 LAYOUT = """\
   images/one.jpg, two.png, …       any usual format
   masks/one.png, two_mask.png, …   index PNGs, palette or grey: class 0, 1, …, and 255 for ignored pixels; or 0 and 255
-  train.txt, valid.txt, test.txt   optional: the names without suffix, one per line"""
+  train.txt, valid.txt, test.txt   optional: the names without suffix, one per line; valid.txt may be val.txt"""
 
 
 def load_folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> ImageFiles:
@@ -33,8 +33,9 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     root = find_directory(directory, "your data", LAYOUT)
     find_root((root,), ("images", "masks"), "data with images and masks", LAYOUT)
     images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",), "_mask")
-    lists = {part: read_names(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
-    _check_files(root, images, masks, lists)
+    files = _find_lists(root)
+    lists = {part: read_names(file, name) for part, file in files.items()}
+    _check_files(root, images, masks, {files[part]: stems for part, stems in lists.items()})
     members = _assign_splits(list(images), lists, seed)[split]
     # Batch normalisation cannot be trained on one image.
     if len(members) < (2 if split == "train" else 1):
@@ -135,24 +136,34 @@ def _index_by_stem(place: Path, suffixes: tuple[str, ...], suffix: str = "") -> 
     return found
 
 
+def _find_lists(root: Path) -> dict[str, Path]:
+    """Return the lists of the splits that there are."""
+    valid = root / ("val.txt" if (root / "val.txt").exists() else "valid.txt")
+    if valid.name == "val.txt" and (root / "valid.txt").exists():
+        raise RequestError(
+            f"{root} holds val.txt and valid.txt; expected one list of the split valid. Remove the other."
+        )
+    files = {"train": root / "train.txt", "valid": valid, "test": root / "test.txt"}
+    return {part: file for part, file in files.items() if file.exists()}
+
+
 def _check_files(
-    root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[str, Sequence[str]]
+    root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[Path, Sequence[str]]
 ) -> None:
     """Check that each used image has a mask, and is in one split only."""
     faults: list[Fault] = []
     owner: dict[str, str] = {}
-    for part, stems in lists.items():
-        file = root / f"{part}.txt"
+    for file, stems in lists.items():
         for stem in stems:
             if stem in owner:
-                found = f"names {stem!r}, as {owner[stem]}.txt does"
+                found = f"names {stem!r}, as {owner[stem]} does"
                 faults.append(Fault(file, found, "each image in one split", "Remove it from one."))
-            owner[stem] = part
+            owner[stem] = file.name
             if stem not in images:
                 found = f"names {stem!r}, of which there is no image"
                 faults.append(Fault(file, found, "names without suffix", "Correct it, or add the image."))
     # Without a list for train, every image is in some split.
-    for stem in images if "train" not in lists else owner:
+    for stem in images if root / "train.txt" not in lists else owner:
         if stem in images and stem not in masks:
             expected = f"its mask {root / 'masks' / stem}.png"
             faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or remove the image."))
