@@ -292,7 +292,6 @@ def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
     if type(data) is TensorDataset:
         data = data.tensors
     if isinstance(data, Mapping) or _is_pair_of_columns(data):
-        _check_labels(data, name)
         columns = _map_columns(lambda column: _to_column(column, name, as_items), data)
         rows = _count_rows(columns, name)
         kinds: set[type] = set()
@@ -325,18 +324,6 @@ def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> A
     if isinstance(data, tuple | list) and not depth:
         return tuple(_map_columns(function, part, depth + 1) for part in data)
     return function(data)
-
-
-def _check_labels(data: Any, name: str) -> None:
-    """Check that tables of pandas whose rows have the same labels have them in the same order: rows are paired by their place."""
-    labels: list[Any] = []
-    _map_columns(lambda column: labels.append(column.index) if hasattr(column, "iloc") else None, data)
-    for other in labels[1:]:
-        if not labels[0].equals(other) and labels[0].sort_values().equals(other.sort_values()):
-            raise RequestError(
-                f"The rows of the {name} inputs and targets have the same labels in another order; each input needs its target in "
-                "the same row. Give targets.loc[inputs.index]."
-            )
 
 
 def _count_rows(columns: Any, name: str) -> int:
