@@ -6,8 +6,8 @@ import math
 
 
 def figure(value: float | None) -> str:
-    """Write a metric with four decimals, or two digits where these would be 0, or a dash where there is none."""
-    return "–" if value is None or not math.isfinite(value) else _write(value)
+    """Write a metric with four decimals, or a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def plus_minus(half: float | None) -> str:
@@ -17,12 +17,7 @@ def plus_minus(half: float | None) -> str:
 
 def signed(value: float) -> str:
     """Write a difference of metrics with its sign."""
-    return _write(value, "+").replace("-", "−")
-
-
-def _write(value: float, sign: str = "") -> str:
-    # Metrics of a small unit have two digits; what is smaller still is rounding.
-    return f"{value:{sign}{'.2g' if 1e-9 < abs(value) < 5e-5 else '.4f'}}"
+    return f"{value:+.4f}".replace("-", "−")
 
 
 def counted(count: int, between: str = "\N{NARROW NO-BREAK SPACE}") -> str:

@@ -17,7 +17,6 @@ from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, Row, collect_rows, training_seeds
 from autoloss.comparison.judgement import Recommendation, Standing, correct_by_holm, judge_comparison
 from autoloss.comparison.ladder import Ladder, Rung
-from autoloss.numbers import figure, plus_minus, signed
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_table
@@ -497,15 +496,3 @@ def test_a_comparison_that_was_stopped_before_a_baseline_was_trained_is_none(tmp
     directory = compared(searched(tmp_path / "run"), found=(0.7, 0.72, 0.71), standard=())
     assert [row.entrant.label for row in open_run(directory).comparison] == ["#1"]
     assert open_run(directory).judgement.standing is Standing.NOT_COMPARED
-
-
-def test_figures_of_a_small_unit_keep_two_digits():
-    assert (figure(0.0), figure(1e-17), figure(0.00005), figure(0.00004), figure(-2.5e-6)) == (
-        "0.0000",
-        "0.0000",
-        "0.0001",
-        "4e-05",
-        "-2.5e-06",
-    )
-    assert signed(-2.5e-6) == "−2.5e−06"
-    assert (signed(3.2e-7), plus_minus(1e-5)) == ("+3.2e-07".replace("-", "−"), " ± 1e-05")
