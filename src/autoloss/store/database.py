@@ -123,8 +123,10 @@ class Database:
         self.connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
 
     def _read_schema(self) -> int:
+        # Tables first: a writer that makes them meanwhile sets their number with them.
+        tables = self.connection.execute("SELECT name FROM sqlite_master").fetchone()
         (found,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if found == EMPTY and self.connection.execute("SELECT name FROM sqlite_master").fetchone():
+        if tables and found == EMPTY:
             raise StoreError(f"{self.path} holds the tables of another program. Name another directory.")
         return found
 
