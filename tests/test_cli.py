@@ -79,6 +79,11 @@ def test_a_comparison_of_fewer_seeds_is_shown_beside_the_one_that_judges_the_run
     this, judging = re.split(r"test split\s*\n", said.partition("test split, 2 training seeds")[2])
     assert "weighted cross entropy" in this
     assert "weighted cross entropy" not in judging
+    assert run("compare", tmp_path / "run", "--seeds", 2, "--baselines", "all", "--workers", 0, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["trained"]) > len(told["comparison"])
+    assert {len(row["scores"]) for row in told["trained"]} == {2}
+    assert {len(row["scores"]) for row in told["comparison"]} == {3}
     # One that was interrupted before its trainings judges nothing.
     with Store(tmp_path / "run", write=True) as store:
         store.change_setting("comparison", replace(store.settings().comparison, seeds=8))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 import autoloss
@@ -68,6 +71,18 @@ def searched(directory, workers=0, **more):
         (
             Plan(0, None, dict.fromkeys(BRANCHES, Kind.FRESH), folds=()),
             "at least one attempt in its pool, seed and fold",
+        ),
+        *(
+            (Plan(0, None, dict.fromkeys(BRANCHES, kind), **values), message)
+            for kind, values, message in (
+                (Kind.FRESH, {"pool": -1}, "pool is -1; expected a whole number, at least 1"),
+                (Kind.FRESH, {"fidelity": math.nan}, "fidelity is nan; expected a number, at least 0 and at most 1"),
+                (Kind.FRESH, {"partner": False}, "partner is False; expected a whole number, at least 0, or none"),
+                (Kind.FRESH, {"seeds": ("a",)}, r"seeds is \('a',\); expected a list, each a whole number"),
+                (Kind.FRESH, {"folds": (0, 0)}, "a seed or a fold twice"),
+                (Kind.COPY, {}, "a parent.*which it does not name"),
+                (Kind.SUM, {}, "a parent.*which it does not name"),
+            )
         ),
     ],
 )
@@ -153,3 +168,15 @@ def test_an_unknown_proposer_is_refused_before_anything_is_written(tmp_path):
 
 def test_a_configuration_of_an_earlier_release_is_the_papers_evolution():
     assert Configuration.from_json('{"evaluations": 5, "evolution": {"lag": 2}}').search.proposer == "evolution"
+
+
+def test_a_plan_may_hold_the_numbers_of_numpy(tmp_path):
+    class OfNumPy(CoinFlips):
+        def ask(self, k, visible):
+            plan = super().ask(k, visible)
+            parent = None if plan.parent is None else np.int64(plan.parent)
+            return Plan(k, parent, plan.kinds, np.float32(1.0), pool=np.int64(1), seeds=np.arange(1).tolist())
+
+    found = searched(tmp_path / "numpy", proposer=OfNumPy())
+    assert list(as_text(found.history)) == list(as_text(searched(tmp_path / "python", proposer=CoinFlips()).history))
+    assert any(one.candidate.parent == 0 for one in autoloss.open_run(tmp_path / "numpy").history)

@@ -21,6 +21,7 @@ from autoloss.report.page.shapes import draw_kind
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
 from autoloss.report.state import state_of
 from autoloss.report.status import line, panel
+from autoloss.report.summary import summarize
 from autoloss.report.take_home import export_loss
 from autoloss.run.loop import TEST_SECONDS, USUAL_WEIGHT, Forecast, Progress
 from autoloss.run.results import Search, open_run
@@ -188,6 +189,16 @@ def test_the_time_left_counts_usual_trainings_and_what_the_search_has_needed():
     assert forecast.tell_trainings(10, done=10, seconds=50.0) == 50.0
     # Without trainings before it, those of the search count.
     assert Forecast(workers=1).tell(2, 1.0, slow) == pytest.approx(800 + 2 * TEST_SECONDS)
+
+
+def test_the_page_lists_every_loss_at_its_share_whatever_their_order(directory, monkeypatch):
+    """The scores of new seeds order losses of several shares."""
+    summary = summarize(Search(Reader(directory)))
+    whole, short = summary.top
+    alternate = replace(summary, top=[short, whole, short])
+    monkeypatch.setattr("autoloss.report.page.contents.summarize", lambda *_: alternate)
+    rankings = gather_contents(Reader(directory)).rankings
+    assert [[share, *(row.found.id for row in rows)] for share, rows in rankings.items()] == [[1.0, 3], [0.125, 0, 0]]
 
 
 def test_the_page_draws_shares_apart_and_names_them(directory):

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -25,7 +26,7 @@ from autoloss.run.results import open_run
 from autoloss.store.store import Store
 from autoloss.workers.leases import build
 
-from .quick import SETTINGS
+from .quick import SETTINGS, QuickTask
 
 QUICK = {**SETTINGS, "rejection.engine": "reference", "rejection.threshold": 0.01, "final.confirm": 0}
 EXPECTED = "The task has changed since the run began: "
@@ -228,3 +229,26 @@ def test_what_changed_is_kept_and_told_by_every_reader(run: Path):
 
 def page_text(path: Path) -> str:
     return html.unescape(re.sub("<[^>]*>", " ", path.read_text(encoding="utf-8")))
+
+
+def test_a_task_of_ones_own_may_tell_any_numbers_of_its_data(tmp_path):
+    """Those of NumPy and torch, an odd number of them, and some that are not finite."""
+
+    class Told(QuickTask):
+        def fingerprints(self):
+            return {"train": [np.float32(0.25), torch.tensor(3.0), np.nan], "valid": np.arange(2), "test": [changed]}
+
+        def untrained(self, seed, split="valid"):
+            return torch.tensor(-1e9)
+
+        def constant_score(self):
+            return np.float32("nan")
+
+    changed = 1.0
+    settings = {**SETTINGS, "evolution.initial": 2}
+    autoloss.search(Told(), evaluations=2, workers=0, final=False, settings=settings, directory=tmp_path / "run")
+    assert resume(tmp_path / "run", Told(), 3) == []
+    changed = 1.1
+    (text,) = resume(tmp_path / "run", Told())
+    assert "the test data differ" in text
+    assert "the train data differ" not in text

@@ -196,6 +196,12 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "no option named 'recipe.lr'",
         "Did you mean 'recipe.learning_rate'?",
     ),
+    "classes in the last dimension": (
+        "train, valid = ((inputs[rows].view(-1, 1, 4).repeat(1, 2, 1), targets[rows].view(-1, 1).repeat(1, 2))\n"
+        "    for rows in (slice(192), slice(192, None)))\nmetric = lambda prediction, target: 0.5",
+        "channel",
+        "movedim(-1, 1)",
+    ),
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
     "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is {'epochs': 3}", "an autoloss.Recipe"),
     "rows as text": (
@@ -223,6 +229,20 @@ WARNED: dict[str, tuple[str, str, str]] = {
         "        optimizer.step()\n"
         "options = {'trainer': fit}",
         "Two trainings with the same seed differ",
+        "from training.seed",
+    ),
+    "weights drawn elsewhere, of a task that cannot be cut short": (
+        "import random\n"
+        "class Whole(autoloss.SupervisedTask):\n    shortens = False\n"
+        "autoloss.SupervisedTask = Whole\n"
+        "def network():\n"
+        "    layer = nn.Linear(4, 3)\n"
+        "    nn.init.constant_(layer.bias, random.SystemRandom().random())\n"
+        "    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(random.SystemRandom().randrange(10**6)))\n"
+        "    return layer\n"
+        "def metric(prediction, target):\n"
+        "    return -nn.functional.nll_loss(prediction.clamp(1e-6).log(), target).item()",
+        "Two trainings with the same seed differ: their scores are",
         "from training.seed",
     ),
     "a network that ends in softmax": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,6 +92,13 @@ def test_trainings_without_a_score_are_not_ahead_of_anything():
         RunError, match=r"in any of 1 ways .* was tried: no training has a score; the untrained network"
     ):
         check_learning(ladder, floor_of(task()), task(), TaskReference("mine.py:task"), print)
+    undefined = Ladder((replace(ladder.rungs[0], reason="diverged: the metric is not finite"),), 2.0, "baseline/ce")
+    assert "ended without a score: diverged: the metric is not finite." in " ".join(undefined.describe())
+    assert Ladder.from_dict(undefined.to_dict()) == undefined
+    with pytest.raises(
+        RunError, match=r"no training has a score \(diverged: the metric is not finite\); the untrained"
+    ):
+        check_learning(undefined, floor_of(task()), task(), TaskReference("mine.py:task"), print)
 
 
 def test_a_metric_that_a_constant_prediction_maximises_is_called_so():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,19 @@ def test_another_search_of_the_same_task_is_another_source(own, long, tmp_path):
 def test_a_prior_takes_no_folder_s_place(long, tmp_path):
     with pytest.raises(RequestError, match=f"{tmp_path} cannot be written"):
         autoloss.learn([long.directory], tmp_path, prior="none")
+
+
+def test_a_prior_takes_the_place_of_a_prior_alone(long, own, tmp_path):
+    """Nothing else is replaced, least of all a run."""
+    run = tmp_path / "run.sqlite"
+    shutil.copy(long.directory / "run.sqlite", run)
+    before = run.read_bytes()
+    with pytest.raises(RequestError, match=r"run\.sqlite exists already and is not a prior, so it is not replaced"):
+        autoloss.learn([long.directory], run, prior="none")
+    assert run.read_bytes() == before
+    mine = tmp_path / "mine.npz"
+    shutil.copy(own, mine)
+    assert autoloss.learn([long.directory], mine).sources == 1 + len(read_prior("default")[0])
 
 
 def test_one_history_with_a_prior_of_ones_own(own, tmp_path, simulated_workers):

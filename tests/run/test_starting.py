@@ -116,6 +116,13 @@ def test_names_and_formulas_stand_with_commas_between(tmp_path):
     assert found.configuration.evolution.start == (CE, "mul(neg(y), p)", "square(add(p, neg(y)))")
 
 
+def test_none_leaves_the_losses_of_the_settings_out(tmp_path):
+    settings = {"evolution.start": "baseline/ce"}
+    for start, expected in ((["(p - y)**2"], 2), (["none", "(p - y)**2"], 1), ("none", 0)):
+        found = searched(tmp_path / str(expected), evaluations=1, start=start, settings=settings)
+        assert len(found.configuration.evolution.start) == expected
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

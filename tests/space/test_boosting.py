@@ -5,6 +5,7 @@ import importlib.metadata
 import numpy as np
 import pytest
 
+from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.boosting import check_release
 from autoloss.space.loss import Loss
@@ -123,6 +124,15 @@ def test_several_classes_in_all_three_libraries():
         if name != "sigmoid":
             np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
         assert -np.log(found[rows, CLASSES.astype(int)]).mean() < 0.9 * entropy, name
+
+
+def test_a_loss_of_the_zoo_has_its_own_activation():
+    pytest.importorskip("lightgbm")
+    assert zoo.get("baseline/mse").objective("lightgbm", VALUES).objective.link == "none"
+    assert zoo.get("baseline/bce").objective("lightgbm", CLASSES).objective.link == "sigmoid"
+    assert zoo.get("baseline/bce").objective("lightgbm", CLASSES, activation="softmax").objective.link == "softmax"
+    with pytest.raises(RequestError, match="This loss is for predictions of the kind"):
+        zoo.get("det/rcnn_reg").objective("lightgbm", VALUES)
 
 
 def test_the_scikit_learn_interfaces_learn_the_same():

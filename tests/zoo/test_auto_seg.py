@@ -47,6 +47,14 @@ def test_a_curve_rises_from_nothing_to_one(curve: Curve):
     )
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_second_derivatives_of_a_curve_are_those_of_its_slope(curve: Curve):
+    nodes = torch.tensor([0.0, *(x for x, _ in curve.points[1::2]), 1.0], dtype=torch.float64)
+    inside = (nodes[:-1, None] + nodes.diff()[:, None] * torch.tensor([0.2, 0.5, 0.8])).flatten().requires_grad_(True)
+    assert torch.autograd.gradcheck(curve, inside)
+    assert torch.autograd.gradgradcheck(curve, inside)
+
+
 def test_the_straight_curve_is_the_probability_itself():
     p = torch.linspace(0, 1, 101, dtype=torch.float64)
     for name in ("straight", "straight in two pieces"):

@@ -163,7 +163,9 @@ class _Climb:
             outcomes = [recorded[job] for job in turn]
             thresholds = [outcome.also[THRESHOLD] for outcome in outcomes if THRESHOLD in outcome.also]
             self._measured[one] = Measurements.of(outcomes)
-            self._rungs[one] = Rung(one, fidelity, self._measured[one].values, mean(thresholds) if thresholds else None)
+            reason = next((f"{outcome.state.value}: {outcome.reason}" for outcome in outcomes if outcome.reason), "")
+            tuned = mean(thresholds) if thresholds else None
+            self._rungs[one] = Rung(one, fidelity, self._measured[one].values, tuned, reason)
             for job in turn:
                 self._trained[one, fidelity, job.training.seed] = fidelity * one.length
 

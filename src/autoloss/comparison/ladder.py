@@ -21,12 +21,14 @@ class Rung:
         fidelity: Share of the schedule that was trained.
         scores: One for each training seed; None for a training without one.
         threshold: The mean of the tuned thresholds; None where none was tuned.
+        reason: Why the first training without a score has none.
     """
 
     entrant: Entrant
     fidelity: float
     scores: tuple[float | None, ...]
     threshold: float | None = None
+    reason: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -63,8 +65,9 @@ class Rung:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rung:
         """Make a rung of what `to_dict` returned."""
-        others = {name: value for name, value in values.items() if name not in ("fidelity", "scores", "threshold")}
-        return cls(Entrant(**others), values["fidelity"], tuple(values["scores"]), values["threshold"])
+        own = {name: values[name] for name in ("fidelity", "scores", "threshold", "reason")}
+        others = {name: value for name, value in values.items() if name not in own}
+        return cls(Entrant(**others), **{**own, "scores": tuple(own["scores"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Ladder:
         best = self.best
         ahead = [rung for rung in self.rungs if best is not None and rung.entrant.length == 1 and rung.rank > best.rank]
         return max(ahead, key=lambda rung: rung.rank, default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why the first training without a score has none; empty where all have one."""
+        return next((rung.reason for rung in self.rungs if rung.reason), "")
 
     @property
     def highest(self) -> float | None:
@@ -158,6 +166,7 @@ class Ladder:
             yield (
                 f"The standard loss, {say_loss(self.standard)}, has no score {tried}. First lower "
                 "the learning rate in the recipe, and look at data and targets (`autoloss check`)."
+                + (f" The first training ended without a score: {self.reason}." if self.reason else "")
             )
             return
         if len(self.rungs) == 1:

@@ -145,8 +145,8 @@ class Draft:
             rejected={branch: bytes(keys) for branch, keys in self.rejected.items()},
             accepted={branch: bytes(keys) for branch, keys in self.accepted.items()},
             fidelity=plan.fidelity,
-            seeds=plan.seeds,
-            folds=plan.folds,
+            seeds=tuple(plan.seeds),
+            folds=tuple(plan.folds),
             pool={
                 branch: tuple((attempt.number, attempt.signature) for attempt in attempts)
                 for branch, attempts in self.passed.items()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from autoloss.options import check_arguments
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
 from autoloss.proposing.mutation import Kind
@@ -118,24 +119,34 @@ class History:
         """Return how candidate k, which is `plannable`, is to be made.
 
         Raises:
-            ValueError: The proposer returned no plan, or one of another candidate, without trainings, or with a parent that
-                it cannot know.
+            ValueError: The proposer returned no plan, or one of another candidate, without trainings, with a value that is not
+                what `Plan` says, or with a parent that it cannot know.
         """
         if k not in self._plans:
             visible = View(self._ledger, k)
             plan = cast(Any, self._proposer.ask(k, visible))
             if not isinstance(plan, Plan) or plan.candidate != k or tuple(plan.kinds) != self.branches:
                 raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
-            if not ({*Kind} >= {*plan.kinds.values()} and plan.pool and plan.seeds and plan.folds):
+            kinds, given = {*plan.kinds.values()}, {name: getattr(plan, name) for name in Plan.__slots__}
+            if not ({*Kind} >= kinds and plan.pool and plan.seeds and plan.folds):
                 raise ValueError(
                     f"{plan} needs a Kind for each branch, and at least one attempt in its pool, seed and fold."
                 )
+            check_arguments(Plan, given)
+            if any(len({*numbers}) < len(numbers) for numbers in (plan.seeds, plan.folds)):
+                raise ValueError(f"{plan} has a seed or a fold twice.")
+            if kinds & {Kind.COPY, Kind.SUM} and (plan.parent is None or (Kind.SUM in kinds and plan.partner is None)):
+                raise ValueError(f"{plan} is made of a parent, and a sum of a partner too, which it does not name.")
             if any(one is not None and not 0 <= one < visible.count for one in (plan.parent, plan.partner)):
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
             if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):
                 raise ValueError(f"{plan} trains a candidate again whose outcome candidate {k} does not see.")
             first = self.configuration.search.rungs[0]
-            self._plans[k] = plan if plan.fidelity else replace(plan, fidelity=first)
+            # NumPy's numbers are numbers too; a run's file holds those of Python.
+            whole = {name: None if given[name] is None else int(given[name]) for name in ("parent", "partner")}
+            trained = {name: tuple(map(int, given[name])) for name in ("seeds", "folds")}
+            fidelity = float(plan.fidelity) or first
+            self._plans[k] = replace(plan, pool=int(plan.pool), fidelity=fidelity, **whole, **trained)
         return self._plans[k]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:

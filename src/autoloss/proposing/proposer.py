@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoloss.options import Count, Natural, Share
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import Attempt
 from autoloss.proposing.view import View
@@ -29,15 +30,15 @@ class Plan:
         folds: Folds of the data. The candidate is trained once for each pair of seed and fold, and has the mean of the scores.
     """
 
-    candidate: int
-    parent: int | None
+    candidate: Natural
+    parent: Natural | None
     kinds: Mapping[str, Kind]
-    fidelity: float = 0.0
-    pool: int = 1
+    fidelity: Share = 0.0
+    pool: Count = 1
     start: str = ""
-    partner: int | None = None
-    seeds: tuple[int, ...] = (0,)
-    folds: tuple[int, ...] = (0,)
+    partner: Natural | None = None
+    seeds: Sequence[Natural] = (0,)
+    folds: Sequence[Natural] = (0,)
 
     @property
     def drawn(self) -> list[str]:

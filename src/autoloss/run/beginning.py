@@ -99,7 +99,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
         alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
         untrained=evaluator.measure_untrained(),
         untrained_on_test=read_untrained_on_test(evaluator),
-        fingerprints=task.fingerprints(),
+        fingerprints={split: [*map(float, numbers)] for split, numbers in task.fingerprints().items()},
         samples_digest=sample_files.save(store.path.parent, evaluator.samples),
     )
     store.write_settings(settings)
@@ -276,7 +276,8 @@ def check_learning(
                 + (NOTHING_TO_LEARN if floor.is_ideal else "A useful loss must score above that constant.")
             )
         return
-    best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
+    without = "no training has a score" + f" ({ladder.reason})" * bool(ladder.reason)
+    best = without if highest is None else f"the best score on the valid split is {highest:.4f}"
     uncertain = f"a score on it is uncertain by {figure(noise)}" if noise else ""
     advice = NOTHING_TO_LEARN if floor.is_ideal else _advise(task, reference)
     raise RunError(

@@ -44,11 +44,12 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
 
     Args:
         runs: Folders of runs of a task with one branch, whose leaves are y and p.
-        out: The file to write.
+        out: The file to write; a prior there is replaced.
         prior: The prior to add to: `default`, a file, or `none`.
 
     Raises:
-        RequestError: A run does not exist, has too few trained losses, or other branches; or `prior` is not a prior.
+        RequestError: A run does not exist, has too few trained losses, or other branches; or `prior`, or a file that
+            `out` names, is not a prior.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
@@ -57,15 +58,21 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
     >>> autoloss.learn(["iris"], "mine.npz", prior="none").sources
     1
     """
-    runs = [runs] if isinstance(runs, str | Path) else runs
+    runs, path = [runs] if isinstance(runs, str | Path) else runs, Path(out)
+    if path.is_file():
+        try:
+            read_prior(str(path))
+        except RequestError:
+            problem = f"{path} exists already and is not a prior, so it is not replaced. Name another file."
+            raise RequestError(problem, argument="out") from None
     learnt = {str(run): learn_run(open_run(run)) for run in runs}
     if not learnt:
         raise RequestError("There is no run to learn from; name the folders of one or several.", argument="runs")
     new = {forest.source: forest for forest in learnt.values()}
     kept = [forest for forest in read_prior(str(prior))[0] if forest.source not in new]
-    digest = write_prior([*kept, *new.values()], Path(out))
+    digest = write_prior([*kept, *new.values()], path)
     losses = {run: forest.losses for run, forest in learnt.items()}
-    return Learnt(Path(out), digest, losses, len(kept) + len(new))
+    return Learnt(path, digest, losses, len(kept) + len(new))
 
 
 def learn_run(run: Search) -> Forest:

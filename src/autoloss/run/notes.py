@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +33,7 @@ NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Differences up to these come from another processor or GPU, which rounds in another way."""
 ROUNDING = 1e-5
-"""Likewise of the means of data, as a share of what chance would make them."""
+"""Likewise of what fingerprints data."""
 
 
 def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
@@ -165,7 +166,7 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
     found += [
         f"the {split} data differ"
         for split, before in settings.fingerprints.items()
-        if before and (now := prints.get(split)) and not _have_one_print(before, now)
+        if before and (now := [*map(float, prints.get(split, ()))]) and not _have_one_print(before, now)
     ]
     with suppress(*FAILURES):
         for split, before, now in (
@@ -266,14 +267,7 @@ def _are_same(stored: Sequence[Sample], drawn: Sequence[Sample]) -> bool:
 
 
 def _have_one_print(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Return True if the sizes and means of all channels differ by rounding alone."""
-    if len(before) != len(now):
-        return False
-    sizes = zip(before[::2], now[::2], strict=True)
-    means = zip(before[::2], before[1::2], now[1::2], strict=True)
-    return all(abs(one - other) <= ROUNDING * one for one, other in sizes) and all(
-        abs(one - other) <= ROUNDING * size for size, one, other in means
-    )
+    return len(before) == len(now) and np.allclose(before, now, ROUNDING, ROUNDING, equal_nan=True)
 
 
 def _are_close(before: Tensor, now: Tensor) -> bool:

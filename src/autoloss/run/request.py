@@ -30,7 +30,7 @@ from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.tasks.task import Task
 
 NOTHING = "none"
-"""Word for a search that starts from no known loss."""
+"""Word for a search that starts from no loss of its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def make_request(
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     known = name_losses(configuration.evolution.start)
-    wanted = [] if list(start) == [NOTHING] else [*known, *read_losses(start)]
+    wanted = [*([] if NOTHING in start else known), *read_losses(one for one in start if one != NOTHING)]
     losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
     configuration = configuration.changed(
         {

@@ -88,7 +88,7 @@ def search(
         start: Losses to start from: a file with one on each line; or, separated by commas, formulas, names of the zoo, `zoo` or
             `shelf` for all of the formulas there that fit, and folders of runs, for the ten best losses of each; or several of
             these. The first candidates are those of them that pass the rejection protocol. They come beside those of the
-            settings, by default the shelf; `none` starts from no known loss.
+            settings, by default the shelf; `none` leaves those out.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.

@@ -60,13 +60,8 @@ def criterion(
             f"This loss has the branches {', '.join(self)}; criterion() is for one branch. "
             "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
         )
-    chosen = self.activation if activation is None else activation
-    if chosen == self.activation and chosen not in get_args(Activation):
-        raise RequestError(
-            f"This loss is for predictions of the kind {chosen}. Use autoloss.bind(loss, task.branches)."
-        )
     branch = ActivatedBranch(
-        activation=chosen,
+        activation=_choose_activation(self, activation),
         ignore_index=ignore_index,
         encoding=target,
         tolerance=tolerance,
@@ -75,6 +70,15 @@ def criterion(
     )
     name = str(self) if isinstance(self, HandWritten) else str(*self.values())
     return LossModule(name, bind({MAIN: self}, {MAIN: branch})[MAIN], branch)
+
+
+def _choose_activation(loss: Loss | HandWritten, activation: Activation | None) -> Activation:
+    """Return the given activation, or that of the loss; a loss of pairs or boxes has none."""
+    if activation is None and loss.activation not in get_args(Activation):
+        raise RequestError(
+            f"This loss is for predictions of the kind {loss.activation}. Use autoloss.bind(loss, task.branches)."
+        )
+    return loss.activation if activation is None else activation
 
 
 class Loss(Mapping[str, Expression]):
@@ -177,7 +181,7 @@ class Loss(Mapping[str, Expression]):
         labels: Any,
         weight: Any = None,
         *,
-        activation: Activation = "softmax",
+        activation: Activation | None = None,
         classes: int | None = None,
         **options: Any,
     ) -> LightGBMObjective | XGBoostObjective | CatBoostObjective:
@@ -191,7 +195,7 @@ class Loss(Mapping[str, Expression]):
             labels: Of the rows of the training set, (N,): 0 and 1, the numbers of the classes, or numbers with
                 `activation="none"`. Two classes have one score, and the formula is summed over both, as in `criterion`.
             weight: Of these rows.
-            activation: Of the scores: softmax, sigmoid (for each class by itself) or none.
+            activation: Of the scores: softmax, sigmoid (for each class by itself) or none. By default as in `criterion`.
             classes: The number of classes; found in the labels by default.
             options: `hessian`: `true`, `abs` (of the true one), `standard` (of cross entropy or squares), or `ones`. `floor`: the
                 least Hessian as a share of the standard one, 0.05 by default. `scale`: `standard`; `mean`: Hessians of each round
@@ -216,7 +220,8 @@ class Loss(Mapping[str, Expression]):
                 "the trees."
             )
         (tree,) = self.values()
-        return make_library_objective(library, tree, labels, weight, activation, classes, options)
+        chosen = _choose_activation(self, activation)
+        return make_library_objective(library, tree, labels, weight, chosen, classes, options)
 
 
 def plain_sum(output: Tensor, mask: Tensor | None) -> Tensor:

@@ -128,9 +128,10 @@ class Split:
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
 
     def fingerprint(self) -> list[float]:
-        """Return a weighted mean of each channel of the inputs and targets after how large chance makes it, if they are tensors.
+        """Return a weighted mean of each channel of the inputs and targets, if they are tensors.
 
-        A digest would depend on how a processor rounds; these hardly do.
+        Its unit is how large chance makes it, whose logarithm is before it. A digest would depend on how a processor rounds; these
+        hardly do.
         """
         found: list[float] = []
         for column in list_tensors(self.whole() or ()):
@@ -145,7 +146,8 @@ class Split:
                 weighted += (known * weights).sum(dim=(0, 2))
                 seen += weights.numel()
             count = max(1, seen)
-            found += torch.stack([squares.sqrt() / count, weighted / count], dim=1).flatten().tolist()
+            sizes = squares.sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+            found += torch.stack([(sizes / count).log(), weighted / sizes], dim=1).flatten().tolist()
         return found
 
     def check_repeats(self) -> None:

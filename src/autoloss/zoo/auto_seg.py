@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,14 +52,37 @@ class Curve:
             raise RequestError(f"A curve rises from (0, 0) to (1, 1); these points do not: {self.points}.")
 
     def __call__(self, p: Tensor) -> Tensor:
+        return _Evaluation.apply(p, self)[0]
+
+    def evaluate(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        """Return value and slope at p."""
         whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
-        # The slope is known in closed form: with it, no step in between has to be kept and gone through backwards.
-        known, value, slope = p.detach(), torch.zeros_like(p), torch.zeros_like(p)
+        value, slope = torch.zeros_like(p), torch.zeros_like(p)
         for piece in zip(whole[::2], whole[1::2], whole[2::2], strict=False):
-            inside = known > piece[0][0]
-            of_value, of_slope = _evaluate_piece(known, *piece)
+            inside = p > piece[0][0]
+            of_value, of_slope = _evaluate_piece(p, *piece)
             value, slope = torch.where(inside, of_value, value), torch.where(inside, of_slope, slope)
-        return value + slope * (p - known)
+        return value, slope
+
+
+class _Evaluation(torch.autograd.Function):
+    """A curve with its slope in closed form: no step of the value has to be kept and gone through backwards."""
+
+    @staticmethod
+    def forward(p: Tensor, curve: Curve) -> tuple[Tensor, Tensor]:
+        return curve.evaluate(p)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        p, ctx.curve = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(p, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, None]:
+        p, slope = ctx.saved_tensors
+        # For second derivatives the slope is made again, as a function of p.
+        return grad_outputs[0] * (ctx.curve.evaluate(p)[1] if torch.is_grad_enabled() else slope), None
 
 
 def _evaluate_piece(

@@ -170,6 +170,10 @@ def test_frozen_weights_come_from_a_file(tmp_path):
         ({"levels": "P3-P5"}, "P4-P6"),
         ({"unit": "acres"}, "unit is .acres."),
         ({"full_epoch": 3}, "full_epochs"),
+        ({"short_side": 0}, "short_side is 0"),
+        ({"full_long_side": 0}, "full_long_side is 0"),
+        ({"channels": 0}, "channels is 0"),
+        ({"head_width": -1}, "head_width is -1"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

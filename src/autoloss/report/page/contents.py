@@ -54,7 +54,7 @@ def gather_contents(reader: Reader, *, live: bool = False) -> SimpleNamespace:
     running = [{**row, "age": duration(max(0.0, now - row["born_at"])) if going else ""} for row in reader.running]
     shown = [*(step["formula"] for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
     known = best is not None and search.enter(best.found.id, best.found.formula).known
-    shares = itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
+    shares = itertools.groupby(sorted(summary.top, key=lambda one: -one.found.fidelity), lambda one: one.found.fidelity)
     badge = f"best {'of the search' if known else 'found'}" if search.confirmed else "best so far"
     return SimpleNamespace(
         template="page.html",
