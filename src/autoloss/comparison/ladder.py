@@ -65,7 +65,7 @@ class Rung:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rung:
         """Make a rung of what `to_dict` returned."""
-        own = {name: values[name] for name in ("fidelity", "scores", "threshold", "reason")}
+        own = {name: values[name] for name in ("fidelity", "scores", "threshold", "reason") if name in values}
         others = {name: value for name, value in values.items() if name not in own}
         return cls(Entrant(**others), **{**own, "scores": tuple(own["scores"])})
 
