@@ -264,14 +264,14 @@ class Evaluator:
         advice = "Return NaN from the metric where it is undefined."
         with isolate(), explain_failures("Measuring the untrained network", advice):
             found = self.task.untrained(self.make_training().seed if seed is None else seed, **others)
-        return None if found is None or not math.isfinite(found) else float(found)
+            return None if found is None or not math.isfinite(found) else float(found)
 
     def measure_constant(self) -> float | None:
         """Return the best score of a constant prediction, or None where the task does not tell it."""
         advice = "It is called with predictions that are the same for all examples; return NaN where it is undefined."
         with isolate(), explain_failures("Measuring a constant prediction", advice):
             found = self.task.constant_score()
-        return None if found is None or not math.isfinite(found) else float(found)
+            return None if found is None or not math.isfinite(found) else float(found)
 
     def measure_ideal(self) -> float | None:
         """Return the mean score of the samples' targets as predictions; None for several branches, whose metrics are their own."""

@@ -350,7 +350,7 @@ def _try_training(evaluator: Evaluator, doubts: list[str]) -> tuple[str, bool, f
     seconds = time.perf_counter() - began
     if outcome.score is not None and not evaluator.task.shortens and seconds <= TRAINING_SECONDS:
         began = time.perf_counter()
-        again = evaluator.train_standard(training).score
+        again = evaluator.train_standard(training, lambda step, loss: None).score
         seconds = min(seconds, time.perf_counter() - began)
         doubts += _doubt_repeats("their scores", outcome.score, math.nan if again is None else again)
     if outcome.score is not None:
