@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 
+# Four decimals show less than two digits of what is below it.
+SMALL = 1e-3
+
 
 def figure(value: float | None) -> str:
-    """Write a metric with four decimals, or a dash where there is none."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
+    """Write a metric with four decimals, a small one with three significant digits; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.3g}" if 0 < abs(value) < SMALL else f"{value:.4f}"
 
 
 def plus_minus(half: float | None) -> str:
@@ -15,9 +20,10 @@ def plus_minus(half: float | None) -> str:
     return "" if half is None else f" ± {figure(half)}"
 
 
-def signed(value: float) -> str:
-    """Write a difference of metrics with its sign."""
-    return f"{value:+.4f}".replace("-", "−")
+def difference(value: float, half: float | None) -> str:
+    """Write a difference of metrics with its sign and half the width of its interval, which says what digits tell something."""
+    size = f"{abs(value):.3g}" if half is not None and 0 < half < SMALL else f"{abs(value):.4f}"
+    return f"{'−' if value < 0 else '+'}{size}{plus_minus(half)}"
 
 
 def counted(count: int, between: str = "\N{NARROW NO-BREAK SPACE}") -> str:

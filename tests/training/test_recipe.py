@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
+import pytest
 import torch
 
 from autoloss.training.recipe import Recipe, describe_recipe
@@ -19,6 +23,26 @@ def test_a_recipe_in_words_follows_the_rate_the_length_and_the_step_rule():
     assert "8 epochs" in text
     assert text.endswith("gradients scaled to norm 1")
     assert describe_recipe(recipe, "recipe", 1.0, 0.1)[0].count("1 epoch,") == 1
+
+
+def choose_no_rate(parameters, lr):
+    return torch.optim.SGD(parameters, lr)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [
+        (partial(torch.optim.SGD, lr=1), 1.0),
+        (partial(torch.optim.SGD, lr=np.float32(0.5)), 0.5),
+        (partial(torch.optim.SGD, lr=torch.tensor(0.25)), 0.25),
+        (partial(torch.optim.SGD, lr=2.0), 2.0),
+        (choose_no_rate, 0.001),
+    ],
+)
+def test_the_rate_of_a_function_is_its_default_whatever_kind_of_number_it_is(optimizer, rate: float):
+    found = Recipe(optimizer=optimizer).base_rate
+    assert found == rate
+    assert type(found) is float
 
 
 def test_no_recipe_has_no_words():

@@ -22,7 +22,7 @@ from autoloss.comparison.entrant import (
 )
 from autoloss.comparison.judgement import SIGNIFICANT, Origin, Recommendation, make_recommendation
 from autoloss.comparison.noise import LEVEL, Estimate, estimate_mean, find_quantile
-from autoloss.numbers import figure, plus_minus, signed
+from autoloss.numbers import difference, figure
 from autoloss.proposing.records import Outcome, Train
 from autoloss.training.training import THRESHOLD
 
@@ -262,7 +262,7 @@ class Explanation:
             reasons = "; ".join(dict.fromkeys([*self.loss.reasons, *self.standard.reasons]))
             yield f"There is nothing to explain: a training with {loss} or {standard} has no score. {reasons}".strip()
             return
-        figures = f"{signed(gain.value)}{plus_minus(gain.half_width)} on the {self.split} split"
+        figures = f"{difference(gain.value, gain.half_width)} on the {self.split} split"
         figures += f" over {len(self.loss.scores)} training seeds"
         if not self.is_gain:
             remedy = "More seeds may show one: --seeds." if gain.can_seeds_tell else "Only more test data can show one."

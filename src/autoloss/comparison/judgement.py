@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autoloss.comparison.entrant import Entrant, Row, compare_paired, sort_by_mean
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate, combine
-from autoloss.numbers import plus_minus, signed
+from autoloss.numbers import difference
 from autoloss.training.training import THRESHOLD
 from autoloss.zoo.entries import say_loss
 
@@ -351,7 +351,7 @@ def _describe(row: Row, than: Row, chosen: Row) -> str:
     ahead, behind = ("it" if one is chosen else _write_label(one, chosen) for one in (row, than))
     chance = "" if _is_sure(lead) else " That may be chance."
     return (
-        f"On held-out data {ahead} is ahead of {behind} by {signed(lead.value)}{plus_minus(lead.half_width)} (95 % confidence "
+        f"On held-out data {ahead} is ahead of {behind} by {difference(lead.value, lead.half_width)} (95 % confidence "
         f"interval over {describe_noise(lead)}).{chance}"
     )
 

@@ -21,6 +21,7 @@ from autoloss.comparison.entrant import Entrant, Measurements, Row, collect_rows
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.files import parse_json
+from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, Train
 from autoloss.recipes import Published
 from autoloss.store.store import Say, Store, lock_run
@@ -110,7 +111,7 @@ class Retrainer:
                 if store is not None:
                     store.add_training(job.loss, job.training, outcome)
                     delete_checkpoints(self._folder(entrant, number))
-                self.say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
+                self.say(f"{label}: {outcome.reason if outcome.score is None else figure(outcome.score)}.")
             recorded = distribution.run_on_first(lambda: self._read(store))
         return sort_by_mean(collect_rows(entrants, seeds, self.split, recorded, FULL))
 

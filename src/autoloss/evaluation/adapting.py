@@ -8,6 +8,7 @@ from collections.abc import Callable
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor
+from autoloss.numbers import figure
 from autoloss.proposing.records import State
 from autoloss.rejection.screen import bound_gains
 from autoloss.training.training import Training
@@ -147,5 +148,5 @@ def _find_obstacle_of_training(evaluator: Evaluator, fidelity: float) -> str | N
     if outcome.state is not State.SCORED or outcome.score is None:
         return f"The standard loss has no score {at}: {outcome.reason}."
     if not floor.is_beaten(outcome.score):
-        return f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}; {floor.describe()}."
+        return f"The standard loss learns nothing {at}: the metric is {figure(outcome.score)}; {floor.describe()}."
     return None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.numbers import figure
 
 NOTHING_TO_LEARN = (
     "No prediction scores above that constant: the metric does not ask for what tells examples apart. "
@@ -105,9 +106,9 @@ class Floor:
         'the best of 3 untrained networks scores 0.1000, the best constant prediction 0.5000'
         """
         networks = "the untrained network" if self.networks == 1 else f"the best of {self.networks} untrained networks"
-        parts = [] if self.untrained is None else [f"{networks} scores {self.untrained:.4f}"]
+        parts = [] if self.untrained is None else [f"{networks} scores {figure(self.untrained)}"]
         if self.constant is not None:
-            parts.append(f"the best constant prediction{'' if parts else ' scores'} {self.constant:.4f}")
+            parts.append(f"the best constant prediction{'' if parts else ' scores'} {figure(self.constant)}")
         return ", ".join(parts)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from autoloss.comparison.entrant import TEST, Entrant, Measurements, Row
 from autoloss.comparison.judgement import SIGNIFICANT, Judgement, Standing, describe_noise
 from autoloss.comparison.noise import Estimate, find_quantile
-from autoloss.numbers import figure, plus_minus, signed
+from autoloss.numbers import difference, figure, plus_minus
 from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import at_share, trains_short
 from autoloss.report.state import State
@@ -180,12 +180,12 @@ def evidence(judgement: Judgement, repeats: bool = False) -> list[str]:
 
 def _describe_difference(judgement: Judgement) -> str:
     assert judgement.paired is not None
-    difference = signed(judgement.paired.value)
+    gain = difference(judgement.paired.value, judgement.paired.half_width)
     if judgement.paired.half_width is None or judgement.p_value is None:
         why = "one seed has no spread" if judgement.standing is Standing.ONE_SEED else "the same on every seed"
-        return f"{difference}; no p-value: {why}"
+        return f"{gain}; no p-value: {why}"
     return (
-        f"{difference} ± {figure(judgement.paired.half_width)}, p = {judgement.p_value:.2g} "
+        f"{gain}, p = {judgement.p_value:.2g} "
         f"(paired over {describe_noise(judgement.paired)}, two-sided{describe_correction(judgement)})"
     )
 

@@ -271,13 +271,13 @@ def check_learning(
     if floor.is_beaten(highest, noise=noise):
         if highest is not None and floor.constant is not None and highest <= floor.constant:
             say(
-                f"On the valid split, the best constant prediction scores {floor.constant:.4f}, {say_loss(ladder.standard)} "
-                f"{highest:.4f}: its training does not improve the metric. "
+                f"On the valid split, the best constant prediction scores {figure(floor.constant)}, {say_loss(ladder.standard)} "
+                f"{figure(highest)}: its training does not improve the metric. "
                 + (NOTHING_TO_LEARN if floor.is_ideal else "A useful loss must score above that constant.")
             )
         return
     without = "no training has a score" + f" ({ladder.reason})" * bool(ladder.reason)
-    best = without if highest is None else f"the best score on the valid split is {highest:.4f}"
+    best = without if highest is None else f"the best score on the valid split is {figure(highest)}"
     uncertain = f"a score on it is uncertain by {figure(noise)}" if noise else ""
     advice = NOTHING_TO_LEARN if floor.is_ideal else _advise(task, reference)
     raise RunError(

@@ -21,7 +21,7 @@ from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Machines, gpus_of_workers, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import NOTHING_TO_LEARN, Floor, measure_floor
-from autoloss.numbers import duration
+from autoloss.numbers import duration, figure
 from autoloss.options import Count, Natural, checked
 from autoloss.proposing.initialization import initial_expression
 from autoloss.run.beginning import follow_ladder, settle_length
@@ -356,7 +356,7 @@ def _try_training(evaluator: Evaluator, doubts: list[str]) -> tuple[str, bool, f
     if outcome.score is not None:
         skipped = outcome.also.get(SKIPPED, 0)
         without = f"; {skipped:.0f} batches without a loss were skipped" if skipped else ""
-        return f"score {outcome.score:.4f}{without}", True, seconds
+        return f"score {figure(outcome.score)}{without}", True, seconds
     return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", False, seconds
 
 
@@ -375,7 +375,7 @@ def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | No
         return ""
     share = max(LEAST_SHARE, round(TRAINING_SECONDS / seconds, 2))
     score = evaluator.train_standard(replace(training, fidelity=share)).score
-    return f"; at {share:g} of the schedule {'no score' if score is None else f'score {score:.4f}'}"
+    return f"; at {share:g} of the schedule {'no score' if score is None else f'score {figure(score)}'}"
 
 
 def _climb(evaluator: Evaluator, seed: int, floor: Floor) -> tuple[Ladder, Resolution | None]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from autoloss.comparison.entrant import TEST
 from autoloss.errors import FAILURES, RequestError, keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.numbers import figure
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
@@ -175,9 +176,9 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
         ):
             if before is None or (now is not None and math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
                 continue
-            score = "has no score" if now is None else f"scores {now:.4f}"
+            score = "has no score" if now is None else f"scores {figure(now)}"
             changed = f"the metric, the network or the {split} split changed"
-            found.append(f"the untrained network {score} instead of {before:.4f} on the {split} split: {changed}")
+            found.append(f"the untrained network {score} instead of {figure(before)} on the {split} split: {changed}")
     if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
         now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
         found.append(f"its standard loss is {now or 'none'} instead of {before}")

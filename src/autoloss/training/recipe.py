@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, SupportsFloat, TypeVar
 
 from pydantic import Field
 
@@ -114,7 +114,7 @@ class Recipe:
         if not callable(self.optimizer):
             return SGD_RATE if self.optimizer == "sgd" else ADAM_RATE
         rate = inspect.signature(self.optimizer).parameters.get("lr")
-        return rate.default if rate is not None and isinstance(rate.default, float) else ADAM_RATE
+        return float(rate.default) if rate is not None and isinstance(rate.default, SupportsFloat) else ADAM_RATE
 
     def follow(self, training: Training) -> Recipe:
         """Return the recipe of one training: with its rate, step rule and length."""
