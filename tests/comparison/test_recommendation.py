@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoloss.comparison.entrant import Entrant, Row
-from autoloss.comparison.judgement import Recommendation, recommend
+from autoloss.comparison.judgement import Recommendation, _weigh_lead, recommend
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.proposing.records import Outcome, State
 from autoloss.training.training import Replicates
@@ -233,6 +233,46 @@ def test_what_is_only_as_good_on_the_test_split_leaves_the_place_to_what_is_ahea
     found = recommend([on_both(TUNED, 0.8, 0.6), level, on_both(ahead, 0.83, 0.62)], None, None, "baseline/ce")
     assert found is not None
     assert found.loss == "another"
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_higher_score_on_the_test_split_never_loses_a_recommendation(examples: bool):
+    def scored(level: float, sign: int) -> tuple[Outcome, ...]:
+        drawn = Replicates(300, tuple(level + 0.02 * math.sin(sign * at) for at in range(64))) if examples else None
+        return tuple(
+            Outcome(state=State.SCORED, score=level + sign * own, replicates=drawn)
+            for own in (0.01, -0.02, 0.015, -0.005)
+        )
+
+    def origin(lead: float) -> str:
+        standard = replace(Row(GIVEN, scored(0.8, 1)), valid=Row(GIVEN, scored(0.8, 1)[:3]).score)
+        shelf = replace(Row(SHELF, scored(0.8 + lead, -1)), valid=Row(SHELF, scored(0.84, -1)[:3]).score)
+        found = recommend([standard, shelf], None, None, "baseline/ce")
+        assert found is not None
+        return found.origin
+
+    assert [origin(lead) for lead in (-0.1, -0.01, -0.002, 0.0, 0.002, 0.01)] == ["standard", *["shelf"] * 5]
+
+
+def test_nothing_else_that_stands_to_choose_is_ahead_of_what_is_recommended():
+    """Each pair weighs the splits by its own noise: the largest lead over the standard loss is not one over all others."""
+
+    def on_both(entrant: Entrant, test: float, valid: float, spread: float, own: int) -> Row:
+        def score(level: float, seeds: int, spread: float) -> tuple[Outcome, ...]:
+            drawn = Replicates(300, tuple(level + spread * math.sin(own * at) for at in range(64)))
+            levels = [level + 0.002 * math.sin(own + at) for at in range(seeds)]
+            return tuple(Outcome(state=State.SCORED, score=each, replicates=drawn) for each in levels)
+
+        return replace(Row(entrant, score(test, 8, 0.01)), valid=Row(entrant, score(valid, 3, spread)).score)
+
+    even = on_both(SHELF, 0.84, 0.83, 0.002, 1)
+    other = on_both(replace(SHELF, label="other", loss="other"), 0.85, 0.8, 0.01, 2)
+    standard = on_both(TUNED, 0.8, 0.8, 0.05, 3)
+    assert _weigh_lead(other, standard).value > _weigh_lead(even, standard).value
+    assert _weigh_lead(even, other).value > 0
+    found = recommend([standard, other, even], None, None, "baseline/ce")
+    assert found is not None
+    assert found.loss == SHELF.loss
 
 
 def test_the_threshold_that_was_tuned_is_handed_over():

@@ -267,31 +267,25 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
     # The first of equal ones stays.
     known.sort(key=lambda row: row is not first)
-    # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
-    together = max(known, key=lambda row: _weigh_lead(row, first).value)
     # Where the splits contradict each other by more than other examples would change, the held-out one counts.
     best = sort_by_mean(known)[0]
     near = [row for row in known if not _is_behind(row, best)]
     plain = [row for row in near if row in own and row.entrant.loss == standard]
-    # What is no better than the standard loss on the test split does not replace it.
-    level = [
-        row for row in near if any(_subtract(row, one).is_level or _weigh_lead(row, one).is_level for one in plain)
-    ]
-    chosen = max(
-        (row for row in near if row in plain or row not in level), key=lambda row: _weigh_lead(row, first).value
-    )
+    # What scores as the standard loss does on the test split, seed by seed, does not replace it.
+    level = [row for row in near if any(_is_same(row, one) or _weigh_lead(row, one).is_level for one in plain)]
+    candidates = [row for row in near if row in plain or row not in level]
+    # What is known is chosen by its mean alone: a margin for the standard loss lost on tasks (docs/measurements.md).
+    chosen = _find_best(candidates)
     origin = _find_origin(chosen.entrant, standard, ladder)
     reason = "On valid and test data together nothing else that was known before is ahead of it."
-    if together not in near:
-        reason = (
-            f"{together.entrant.label} is the best on valid and test data together, but significantly behind {best.entrant.label} "
-            "on the test data: the two splits differ. Of the others nothing is ahead of it."
-        )
-    elif together is not chosen and not _weigh_lead(together, chosen).is_level:
-        reason = (
-            f"{together.entrant.label} is the best on valid and test data together, but as good as the standard loss on the test "
-            "data. Of the others nothing is ahead of it."
-        )
+    left_out = [(row, _weigh_lead(row, chosen)) for row in known if row not in candidates]
+    if ahead := [row for row, lead in left_out if lead.value > 0 and not lead.is_level]:
+        together = _find_best(ahead)
+        why = "as good as the standard loss on the test data"
+        if together not in near:
+            why = f"significantly behind {best.entrant.label} on the test data: the two splits differ"
+        reason = f"{together.entrant.label} is the best on valid and test data together, but {why}."
+        reason += " Of the others nothing is ahead of it."
     # The strongest of the others, as the verdict names it, not what the choice began with; the same at another rate says little.
     # One whose lead decided nothing is not named as ahead.
     leads = [(row, _subtract(chosen, row)) for row in sort_by_mean(known) if row is not chosen]
@@ -331,6 +325,20 @@ def _subtract(row: Row, than: Row) -> Estimate:
     found = compare_paired(row.score, than.score)
     assert found is not None, "only rows with a mean are compared"
     return found
+
+
+def _find_best(rows: Sequence[Row]) -> Row:
+    """Return the row that the others are least ahead of on both splits; of equal ones the first.
+
+    Each pair weighs the splits by its own noise, so that the largest lead over one row need not be a lead over all others.
+    """
+    return min(rows, key=lambda row: max((_weigh_lead(one, row).value for one in rows if one is not row), default=0.0))
+
+
+def _is_same(row: Row, than: Row) -> bool:
+    """Return True if neither seeds nor examples of the test split tell two rows apart."""
+    lead = _subtract(row, than)
+    return lead.is_level and lead.error is None
 
 
 def _is_behind(row: Row, best: Row) -> bool:
