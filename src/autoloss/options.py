@@ -148,10 +148,19 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        check_arguments(function, signature.bind(*args, **kwargs).arguments)
-        return function(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        check_arguments(function, given.arguments)
+        given.arguments.update({name: to_python(value) for name, value in given.arguments.items()})
+        return function(*given.args, **given.kwargs)
 
     return call
+
+
+def to_python(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's, which JSON and a run's file hold; anything else as it is."""
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return value
 
 
 def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:

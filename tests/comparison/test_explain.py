@@ -138,6 +138,23 @@ def test_too_few_seeds_make_a_cause_likely_only():
     assert any(said.startswith("The cause may be the step sizes") for said in found.describe())
 
 
+def test_a_control_that_comes_a_little_short_on_every_seed_is_the_cause_all_the_same():
+    """Weights are read off in steps: an exact measurement of those of the cause excludes the whole gain."""
+    loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
+    control = Control("steps", STEPS, "ce with the steps of #1", Entrant("steps", "ce"))
+
+    def explain_with(short: float) -> Explanation:
+        scores = [score - short for score in (0.8, 0.8301, 0.79)]
+        return Explanation(loss, standard, [(control, row("steps", *scores))], "test")
+
+    found = explain_with(0.002)
+    share = found.causes[0]
+    assert share.high is not None
+    assert share.high < 1
+    assert found.cause is not None
+    assert explain_with(0.03).cause is None
+
+
 def test_a_control_without_a_score_has_no_share():
     loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
     broken = Control("steps", STEPS, "ce with the steps of #1", Entrant("steps", "ce"))

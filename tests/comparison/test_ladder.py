@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from autoloss.comparison.climbing import _vary, climb_ladder
 from autoloss.comparison.entrant import Entrant, Measurements, find_simplest
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.records import Outcome, State
@@ -181,6 +182,18 @@ def test_a_task_without_a_standard_loss_has_nothing_to_tune():
     made.standard = {}
     with pytest.raises(RequestError, match="standard"):
         autoloss.tune(made, workers=0)
+
+
+@pytest.mark.parametrize("workers", [0, np.int64(0)])
+def test_tuning_without_a_score_fails_and_says_why_on_one_line(workers: int):
+    made = SupervisedTask(
+        lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, recipe=Recipe(optimizer=torch.optim.LBFGS, epochs=1)
+    )
+    with pytest.raises(
+        RunError, match=r"no score .* ended without a score: failed: RequestError: .*AdamW\.$"
+    ) as ended:
+        autoloss.tune(made, trainings=2, workers=workers)
+    assert "\n" not in str(ended.value)
 
 
 def test_tuning_says_what_it_tries_and_how_far_it_is():

@@ -92,6 +92,42 @@ def test_losses_of_its_leaves_are_searched(tmp_path):
     assert isinstance(outcome, Scored)
 
 
+SLIPS: Mapping[str, tuple[str, Any]] = {
+    r"The mask of branch main has the shape \(16,\); expected one that is broadcast to its leaves, \(16, 1, 1, 1\)": (
+        "mask",
+        lambda branch, context: context["target"] > 0,
+    ),
+    "The divisor of branch main is nan on a sample; expected a positive number": ("divisor", lambda *_: math.nan),
+    "The divisor of branch main is -16 on a sample": ("divisor", lambda branch, context: -len(context["target"])),
+    "The leaf t of branch main is torch.int64; expected floating-point numbers": (
+        "leaves",
+        lambda branch, prediction, context: {
+            **RateBranch().leaves(prediction, context),
+            "t": context["target"].reshape(-1, 1, 1, 1),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("said", SLIPS)
+def test_a_branch_that_reads_its_samples_wrongly_is_refused(said):
+    name, method = SLIPS[said]
+    made = type("Wrong", (RateBranch,), {name: method})()
+    with pytest.raises(RequestError, match=said):
+        autoloss.check(task(branch=made))
+
+
+def test_a_metric_that_is_a_tensor_of_one_number_is_read(tmp_path):
+    def measure(branch: RateBranch, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        return torch.tensor(RateBranch.metric(branch, prediction, context))
+
+    made = task(branch=type("Measured", (RateBranch,), {"metric": measure})())
+    found = autoloss.search(
+        made, evaluations=2, seed=0, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    assert found.best.score is not None
+
+
 def test_the_score_is_the_branchs_metric_or_another_one_of_raw_predictions():
     seen: list[Tensor] = []
 

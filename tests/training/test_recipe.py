@@ -45,6 +45,17 @@ def test_the_rate_of_a_function_is_its_default_whatever_kind_of_number_it_is(opt
     assert type(found) is float
 
 
+class Halve:
+    def __call__(self, optimizer: torch.optim.Optimizer, steps: int):
+        return halve(optimizer, steps)
+
+
+def test_an_object_that_can_be_called_has_the_name_of_its_class():
+    values = Recipe(schedule=Halve(), optimizer=partial(torch.optim.SGD, momentum=0.5)).as_values()
+    assert values["schedule"] == f"{__name__}.Halve"
+    assert values["optimizer"] == "partial(torch.optim.sgd.SGD, momentum=0.5)"
+
+
 def test_no_recipe_has_no_words():
     assert describe_recipe({}, "recipe", 1.0, 1.0) == ("", "")
 

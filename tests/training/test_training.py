@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,62 @@ def test_groups_have_a_factor_on_the_learning_rate():
     groups = [{"params": network.parameters(), "factor": 2.0}]
     fit(network, range(1), lambda batch: square(network), PLAIN, 1, groups=groups)
     assert network.weight.item() == 0.0
+
+
+def take_steps(recipe: Recipe) -> list[list[float]]:
+    """Train three parameters for two steps; return the rates of the optimizer's groups in each step."""
+    network, rates, made = nn.Linear(2, 1), list[list[float]](), list[torch.optim.Optimizer]()
+
+    def make(parameters: Any, lr: float) -> torch.optim.Optimizer:
+        assert isinstance(recipe.optimizer, partial)
+        made.append(recipe.optimizer(parameters, lr=lr))
+        return made[-1]
+
+    def compute_loss(batch: int) -> Tensor:
+        return network(torch.ones(1, 2)).square().sum()
+
+    def observe(step: int, loss: float) -> None:
+        rates.append([group["lr"] for group in made[0].param_groups])
+
+    outcome = fit(network, range(2), compute_loss, dataclasses.replace(recipe, optimizer=make), 2, observe=observe)
+    assert not isinstance(outcome, Diverged)
+    return rates
+
+
+def split(parameters: Any, lr: float, weights: float, biases: float) -> torch.optim.Optimizer:
+    """Give weights and biases rates of their own, as factors on `lr`."""
+    groups = {True: weights, False: biases}
+    chosen = [{"params": [p for p in parameters if (p.ndim > 1) == wide], "lr": lr * groups[wide]} for wide in groups]
+    return torch.optim.SGD(chosen, lr=lr)
+
+
+def fall(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
+
+
+@pytest.mark.parametrize("schedule", ["constant", fall])
+@pytest.mark.parametrize(("weights", "biases"), [(1.0, 0.0), (0.1, 1.0), (1.0, 10.0), (1.0, 1.0)])
+def test_groups_that_an_optimizer_function_makes_keep_their_own_rates(schedule, weights: float, biases: float):
+    recipe = Recipe(learning_rate=0.01, schedule=schedule, optimizer=partial(split, weights=weights, biases=biases))
+    shares = [1.0, 1.0] if schedule == "constant" else [1.0, 0.5]
+    assert take_steps(recipe) == [[pytest.approx(0.01 * share * own) for own in (weights, biases)] for share in shares]
+
+
+@pytest.mark.parametrize("schedule", ["constant", fall])
+def test_an_optimizer_function_of_a_rate_of_its_own_follows_the_recipe(schedule):
+    def fix(parameters: Any, lr: float, rate: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=rate)
+
+    recipe = Recipe(learning_rate=0.01, schedule=schedule, optimizer=partial(fix, rate=0.5))
+    assert take_steps(recipe)[0] == [pytest.approx(0.01)]
+
+
+@pytest.mark.parametrize("schedule", ["poly", "cosine", "constant"])
+@pytest.mark.parametrize(("batches", "said"), [(2, "3 steps got 2 batches"), (0, "got 0"), (4, "3 steps got more")])
+def test_a_training_needs_one_batch_for_each_step(schedule, batches: int, said: str):
+    network = weight_of_one()
+    with pytest.raises(RequestError, match=said):
+        fit(network, range(batches), lambda batch: square(network), dataclasses.replace(PLAIN, schedule=schedule), 3)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

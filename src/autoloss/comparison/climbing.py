@@ -163,7 +163,8 @@ class _Climb:
             outcomes = [recorded[job] for job in turn]
             thresholds = [outcome.also[THRESHOLD] for outcome in outcomes if THRESHOLD in outcome.also]
             self._measured[one] = Measurements.of(outcomes)
-            reason = next((f"{outcome.state.value}: {outcome.reason}" for outcome in outcomes if outcome.reason), "")
+            reasons = (f"{one.state.value}: {one.reason.splitlines()[0].rstrip('.')}" for one in outcomes if one.reason)
+            reason = next(reasons, "")
             tuned = mean(thresholds) if thresholds else None
             self._rungs[one] = Rung(one, fidelity, self._measured[one].values, tuned, reason)
             for job in turn:

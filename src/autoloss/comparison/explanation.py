@@ -36,8 +36,9 @@ STEPS, CLASSES, CONFIDENCE, NONE = "step sizes", "class weights", "confidence we
 """Names of causes."""
 AS_GOOD = 0.9
 """Share from which a control may take the place of the loss."""
-MOST, HALF = 0.8, 0.5
-"""A control has all of a gain if its share is at least `MOST`, its interval begins above `HALF` and ends at 1 or above."""
+MOST, HALF, WHOLE = 0.8, 0.5, 0.95
+"""A control has all of a gain if its share is at least `MOST` and its interval begins above `HALF` and reaches `WHOLE`: weights are
+read off in steps, so that those of the cause itself come a little short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Share:
     @property
     def seems_all(self) -> bool:
         """True if it may be all of the gain, whether or not the seeds are enough to tell."""
-        return self.share is not None and self.high is not None and self.share >= MOST and self.high >= 1
+        return self.share is not None and self.high is not None and self.share >= MOST and self.high >= WHOLE
 
     @property
     def excludes_something(self) -> bool:

@@ -11,6 +11,8 @@ from inspect import signature
 from statistics import mean
 from typing import Any
 
+import torch
+
 from autoloss import zoo
 from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
@@ -21,7 +23,7 @@ from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration
-from autoloss.space.branch import BranchLoss, Criterion, Sample
+from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
@@ -302,7 +304,7 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
                     "predictions (N, C, H, W), or (N, C, D, H, W)."
                 )
             with isolate(), explain_failures(f"Reading a sample of branch {name}", "What does its context lack?"):
-                branch.leaves(sample.prediction, sample.context)
+                _check_reading(name, branch, sample)
     return {name: tuple(found[name]) for name in task.branches}
 
 
@@ -326,3 +328,20 @@ def explain_failures(what: str, advice: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         raise RunError(f"{what} fails: {describe_user_error(error)}. {advice}") from error
+
+
+def _check_reading(name: str, branch: Branch, sample: Sample) -> None:
+    """Check what a branch reads of a sample: a wrong shape or divisor would train with another loss, without an error."""
+    leaves = branch.leaves(sample.prediction, sample.context)
+    shape = next(iter(leaves.values())).shape
+    for leaf, value in leaves.items():
+        if not value.is_floating_point():
+            raise RequestError(f"The leaf {leaf} of branch {name} is {value.dtype}; expected floating-point numbers.")
+    mask, divisor = branch.mask(sample.context), float(branch.divisor(sample.context))
+    if mask is not None and torch.broadcast_shapes(mask.shape, shape) != shape:
+        raise RequestError(
+            f"The mask of branch {name} has the shape {tuple(mask.shape)}; expected one that is broadcast to its leaves, "
+            f"{tuple(shape)}."
+        )
+    if not divisor > 0 and not branch.is_empty(sample.context):
+        raise RequestError(f"The divisor of branch {name} is {divisor:g} on a sample; expected a positive number.")

@@ -68,8 +68,8 @@ class Reference:
 
 def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
     """Measure the metric of the samples' predictions and of their targets."""
-    initial = tuple(branch.metric(sample.prediction, sample.context) for sample in samples)
-    best = tuple(branch.metric(branch.ideal(sample.context), sample.context) for sample in samples)
+    initial = tuple(float(branch.metric(sample.prediction, sample.context)) for sample in samples)
+    best = tuple(float(branch.metric(branch.ideal(sample.context), sample.context)) for sample in samples)
     if not all(map(math.isfinite, initial + best)):
         raise RequestError(
             f"The metric of the samples is not finite: {initial} untrained, {best} for the target itself. Return a number for "
@@ -131,7 +131,8 @@ class Descent(ABC):
         # 0·x is NaN unless x is finite; torch.isfinite takes four times as long.
         if extrapolation != 1.0 and not math.isfinite((0 * prediction).sum().item()):
             return math.inf
-        return self.branch.metric(prediction, self.reference.samples[sample].context) - self.reference.initial[sample]
+        context = self.reference.samples[sample].context
+        return float(self.branch.metric(prediction, context)) - self.reference.initial[sample]
 
 
 def conclude(descent: Descent, settings: ProtocolSettings, bounds: Sequence[float] | None = None) -> Verdict:

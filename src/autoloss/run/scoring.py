@@ -19,7 +19,7 @@ from autoloss.comparison.explain import explain_loss
 from autoloss.comparison.explanation import Explanation
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, RunError, unknown
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Count, Natural, checked
@@ -321,6 +321,7 @@ def tune(
 
     Raises:
         RequestError: The task names no standard loss for every branch, or the budget is too small.
+        RunError: No training has a score.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
@@ -346,4 +347,7 @@ def tune(
 
     with start_workers(evaluator, machines) as dispatcher:
         record = Record(dispatcher, observe=tell)
-        return climb_ladder(evaluator, seed, trainings, record)
+        ladder = climb_ladder(evaluator, seed, trainings, record)
+    if ladder.best is None:
+        raise RunError(" ".join(ladder.describe()))
+    return ladder

@@ -74,8 +74,9 @@ Pair = tuple[Tensor, Tensor]
 
 def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric unchanged if it has one of the two forms; a RequestError otherwise."""
-    if name == THRESHOLD:
-        raise RequestError(f"A further metric is named {name}, as the tuned threshold is. Give it another name.")
+    if name in (THRESHOLD, "score"):
+        other = "tuned threshold" if name == THRESHOLD else "metric of the search"
+        raise RequestError(f"A further metric is named {name}, as the {other} is. Give it another name.")
     if isinstance(metric, type):
         raise RequestError(f"{name} is the class {metric.__name__}; give an object of it: {metric.__name__}(…).")
     if not callable(metric) and not isinstance(metric, StreamedMetric):

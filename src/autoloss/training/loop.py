@@ -218,7 +218,8 @@ def fit(
         The training loss by step, thinned to at most `CURVE_POINTS`, or the step and reason of the divergence.
 
     Raises:
-        RequestError: The loss is no scalar or without the network, the optimizer needs a closure, or a checkpoint is another's.
+        RequestError: The loss is no scalar or without the network, the optimizer needs a closure, there are more or fewer batches
+            than steps, or a checkpoint is another's.
     """
     network.train()
     distribution.synchronize(network)
@@ -236,6 +237,10 @@ def fit(
         checkpoints = checkpoints.with_metadata({**_make_metadata(recipe, steps, execution), **(metadata or {})})
     remaining = _restore(batches, training, checkpoints)
     for step, batch in enumerate(remaining, start=training.step + 1):
+        if step > steps:
+            raise RequestError(
+                f"A training of {steps} steps got more batches than that; expected one batch for each step."
+            )
         loss = compute_loss(batch)
         rates.set(step)
         value = None if loss is None else _take_step(training, loss, recipe, execution, pace)
@@ -252,6 +257,11 @@ def fit(
             training.save(checkpoints)
         if observe is not None and value is not None:
             observe(step, value)
+    if training.step < steps:
+        raise RequestError(
+            f"A training of {steps} steps got {training.step} batches; expected one batch for each step. Make the batches anew for "
+            "each training: a generator is empty after the first."
+        )
     if not _all_finite([parameter.detach() for parameter in _list_parameters(optimizer)]):
         return Diverged(steps, "a weight is not finite")
     if checkpoints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +26,9 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
                 "'factor': 1.0}."
             )
     # Optimizers add their settings to the groups in place.
-    copies = [dict(group) for group in given]
+    copies: list[Any] = [dict(group) for group in given]
+    if len(copies) == 1 and copies[0].keys() == {"params"}:
+        copies = list(copies[0]["params"])
     rate, decay = recipe.base_rate, recipe.weight_decay
     if recipe.optimizer in ("adam", "adamw"):
         make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
@@ -88,7 +91,8 @@ class Rates:
     """Sets the learning rate of every step of a training.
 
     A scheduler of torch advances on a separate optimizer without weights, whose settings are copied. The rate of a step is
-    then a function of the step alone, also in a resumed training.
+    then a function of the step alone, also in a resumed training. Groups that the recipe's function gives other rates keep their
+    ratio to the recipe's rate; where no group has that one, to the largest.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int) -> None:
@@ -96,6 +100,12 @@ class Rates:
         self._recipe = recipe
         self._steps = steps
         self._factor = recipe.schedule.factor if isinstance(recipe.schedule, ScaledSchedule) else 1.0
+        rates = [float(group.get("lr", recipe.base_rate)) for group in optimizer.param_groups]
+        usual = recipe.base_rate if recipe.base_rate in rates else max(rates)
+        self._factors = [
+            group.get("factor", 1.0) * (rate / usual if usual else 1.0)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True)
+        ]
         self._advanced = 1
         self._scheduled = self._make_scheduler() if callable(recipe.schedule) else None
 
@@ -103,8 +113,8 @@ class Rates:
         """Set the learning rate of a step, counted from 1; steps may be skipped, but never decrease."""
         if self._scheduled is None:
             rate = self._recipe.rate(step, self._steps)
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate * group.get("factor", 1.0)
+            for group, factor in zip(self._optimizer.param_groups, self._factors, strict=True):
+                group["lr"] = rate * factor
             return
         model, scheduler = self._scheduled
         warm = self._recipe.warm(step, self._steps)
@@ -119,15 +129,11 @@ class Rates:
             group["lr"] *= self._factor * warm
 
     def _make_scheduler(self) -> tuple[torch.optim.Optimizer, Any]:
-        groups = [
-            {
-                **group,
-                "params": [torch.nn.Parameter(torch.zeros(1))],
-                "lr": self._recipe.base_rate * group.get("factor", 1.0),
-            }
-            for group in self._optimizer.param_groups
+        model = copy.copy(self._optimizer)
+        model.param_groups = [
+            {**group, "params": [torch.nn.Parameter(torch.zeros(1))], "lr": self._recipe.base_rate * factor}
+            for group, factor in zip(self._optimizer.param_groups, self._factors, strict=True)
         ]
-        model = make_optimizer(groups, self._recipe)
         try:
             scheduler = self._recipe.schedule(model, self._steps)  # type: ignore[operator]
         except (TypeError, ValueError) as error:

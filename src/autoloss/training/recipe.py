@@ -16,7 +16,7 @@ from autoloss.settings import StepRule
 from autoloss.training.training import Training
 
 MakeOptimizer = Callable[..., Any]
-"""Called with parameter groups and `lr=…`; returns a `torch.optim.Optimizer`."""
+"""Called with the parameters, or with groups of them where a task makes groups, and `lr=…`; returns a `torch.optim.Optimizer`."""
 MakeSchedule = Callable[[Any, int], Any]
 """Called with an optimizer and the number of steps of the training; returns a scheduler of `torch.optim.lr_scheduler`."""
 Number = TypeVar("Number", int, float)
@@ -209,6 +209,8 @@ def name_function(value: Any) -> Any:
     if isinstance(value, partial):
         settings = "".join(f", {name}={name_function(setting)}" for name, setting in sorted(value.keywords.items()))
         return f"partial({name_function(value.func)}{settings})"
+    if callable(value) and not hasattr(value, "__qualname__"):
+        value = type(value)
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value
 
 

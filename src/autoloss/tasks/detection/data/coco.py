@@ -92,8 +92,10 @@ def load_instances(
         if masks and not problems:
             problems += find_mask_problems(annotation.get("segmentation"), image or {})
         if not isinstance(identity, int):
-            problems.append(("lacks an id", "a whole number of its own"))
-            place = f"annotation number {number}, without an id,"
+            problems.append(
+                ("lacks an id" if identity is None else f"has the id {quote(identity)}", "a whole number of its own")
+            )
+            place = f"annotation number {number}"
         else:
             problems += [("has the id of another", "ids that differ")] if identity in seen else []
             place = f"annotation {identity}"
