@@ -189,9 +189,7 @@ def test_tuning_without_a_score_fails_and_says_why_on_one_line(workers: int):
     made = SupervisedTask(
         lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, recipe=Recipe(optimizer=torch.optim.LBFGS, epochs=1)
     )
-    with pytest.raises(
-        RunError, match=r"no score .* ended without a score: failed: RequestError: .*AdamW\.$"
-    ) as ended:
+    with pytest.raises(RunError, match=r"no score .* ended without a score: failed: RequestError: .*AdamW\.$") as ended:
         autoloss.tune(made, trainings=2, workers=workers)
     assert "\n" not in str(ended.value)
 

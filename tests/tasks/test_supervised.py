@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from itertools import cycle
@@ -492,6 +492,36 @@ def test_the_full_schedule_may_have_a_network_and_data_of_its_own():
     assert (len(proxy.curve), len(full.curve)) == (48, 8)
     assert proxy.score > 0.9
     assert full.score < 0.5
+
+
+MISFITS: Mapping[str, FullSchedule] = {
+    "In the full schedule: The network cannot process the train inputs": FullSchedule(network=lambda: nn.Linear(5, 2)),
+    "In the full schedule: The test targets hold class indices from 5 to 6": FullSchedule(
+        data={"test": (rows(2)[0], rows(2)[1] + 5)}
+    ),
+    "In the full schedule: The train inputs are not finite in 96 rows": FullSchedule(
+        data={"train": (rows(2)[0] * math.nan, rows(2)[1])}
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MISFITS)
+def test_what_would_end_the_training_of_the_full_schedule_is_said_before_the_search(said):
+    assert not [text for text in task(full=FullSchedule(network=lambda: nn.Linear(4, 2))).diagnose() if "full" in text]
+    (told,) = [text for text in task(full=MISFITS[said]).diagnose() if "full" in text]
+    assert said in told
+
+
+@pytest.mark.parametrize(("train", "full"), [(None, {}), (rows(), {"train": None})])
+def test_a_task_needs_training_data(train, full):
+    with pytest.raises(RequestError, match="The train data are None"):
+        SupervisedTask(network, train, rows(1), "softmax", accuracy, full=FullSchedule(data=full))
+
+
+@pytest.mark.parametrize("name", ["score", "threshold"])
+def test_a_further_metric_has_a_name_of_its_own(name: str):
+    with pytest.raises(RequestError, match=f"A further metric is named {name}, as the"):
+        task(also={name: lambda prediction, target: 0.5})
 
 
 def test_examples_are_measured_in_batches_of_their_own_size():

@@ -139,6 +139,8 @@ def test_a_task_says_how_it_runs_and_trains_so_unless_it_is_told_otherwise():
         ({"precision": "bf16"}, "Did you mean 'bfloat16'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"device": "mps"}, "torch finds no such GPU"),
+        ({"device": None}, "device is None; expected text"),
+        ({"channels_last": "no"}, "channels_last is 'no'; expected true or false"),
     ],
 )
 def test_a_machine_that_is_not_there_is_refused(wrong, message):

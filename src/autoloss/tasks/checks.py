@@ -44,9 +44,11 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
 def probe_splits(
     network: Callable[[], nn.Module] | nn.Module, splits: Mapping[str, Split], branch: Branch, recipe: Recipe
 ) -> torch.Size:
-    """Check the network on a few examples of each split, and return the shape of its prediction."""
+    """Check the data of each split, and the network on a few examples; return the shape of its prediction."""
     sizes = {label: split.evaluation_batch(recipe) for label, split in splits.items()}
     sizes["train"] = require(recipe.batch_size)
+    for split in splits.values():
+        check_finite(split)
     with seed_generators(0):
         built = build_network(network)
         if built is not network and build_network(network) is built:
@@ -58,6 +60,17 @@ def probe_splits(
         for split in splits.values():
             split.check_repeats()
     return shapes[0]
+
+
+def find_misfits(
+    network: Callable[[], nn.Module], splits: Mapping[str, Split], branch: Branch, recipe: Recipe
+) -> list[str]:
+    """Return what would end the training of the full schedule, in a sentence: it comes last, so that a search would not show it."""
+    try:
+        probe_splits(network, splits, branch, recipe)
+    except RequestError as error:
+        return [f"In the full schedule: {error}"]
+    return []
 
 
 def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> torch.Size:

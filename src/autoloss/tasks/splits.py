@@ -213,6 +213,8 @@ def read_splits(
     """Return the splits of each schedule, fold by fold; `full_data` are those that differ, None for what it cannot evaluate."""
     proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
     others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
+    if "train" not in proxy or others.get("train", True) is None:
+        raise RequestError("The train data are None; expected tensors, a Dataset or a DataLoader.")
     folded = "valid" not in proxy if data.folds is None else data.folds > 1
     if ("valid" in proxy) == folded or (folded and others.keys() & {"train", "valid"}):
         raise RequestError(

@@ -22,11 +22,11 @@ from autoloss.space.operators import upcast
 from autoloss.space.pairs import PairBranch
 from autoloss.tasks.checks import (
     build_network,
-    check_finite,
     check_repeats,
     convert_target,
     describe_sum,
     describe_unusable_samples,
+    find_misfits,
     probe_splits,
 )
 from autoloss.tasks.constants import measure_best_constant
@@ -130,7 +130,7 @@ class SupervisedTask(TrainerTask):
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name, self._is_named = name or "task", name is not None
         self.execution = self._execution = self._make_execution(device)
-        self._reading, self._full = data, full
+        self._reading, self._full, self._fit, self._given = data, full, trainer, recipe
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = check_metric(find_metric(branch) if metric is None else metric, "metric")
@@ -138,7 +138,6 @@ class SupervisedTask(TrainerTask):
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         self._shown: Sequence[str] = ()
-        self._fit = trainer
         self._splits = read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
         proxy, whole = (folds[0] for folds in self._splits.values())
         self.folds = len(self._splits["proxy"])
@@ -146,18 +145,15 @@ class SupervisedTask(TrainerTask):
             "proxy": proxy["train"].choose_numbers(recipe),
             "full": whole["train"].choose_numbers(full.recipe or recipe, FULL_LENGTH if full.recipe else 1.0),
         }
-        self._given = recipe
         self.chooses_length = trainer is None and recipe.epochs is None
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
-        for split in proxy.values():
-            check_finite(split)
-        self.obstacle = find_obstacle(proxy["train"])
         if isinstance(branch, ActivatedBranch | PairBranch) and (kind := branch.form().kind):
             standard = standard or STANDARD[kind]
         self.standard = {} if standard is None else {MAIN: standard}
         self._shape = probe_splits(network, proxy, branch, self.recipes["proxy"])
+        self.obstacle = find_obstacle(proxy["train"])
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = add_shares(self._set_measure(branch), proxy["train"])
@@ -219,7 +215,11 @@ class SupervisedTask(TrainerTask):
         return {label: split.fingerprint() for label, split in self._splits["proxy"][0].items()}
 
     def diagnose(self) -> Sequence[str]:
-        return find_doubts(self._splits["proxy"][0], self._branch, self._shape)
+        doubts = find_doubts(self._splits["proxy"][0], self._branch, self._shape)
+        if self._full.network or self._full.data:
+            full, splits = self._networks["full"], self._splits["full"][0]
+            doubts += find_misfits(full, splits, self._branch, self.recipes["full"])
+        return doubts
 
     def lengthen(self, factor: float) -> SupervisedTask:
         other, longer = copy.copy(self), Training(seed=0, length=factor)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, name_kind, unknown
+from autoloss.options import check_arguments
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
 from autoloss.training.optimization import Rates, make_optimizer
@@ -69,6 +70,7 @@ class Execution:
     checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
+        check_arguments(Execution, {name: getattr(self, name) for name in ("device", "channels_last")})
         if self.precision not in PRECISIONS:
             raise unknown("precision", str(self.precision), PRECISIONS)
         try:

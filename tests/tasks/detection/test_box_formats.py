@@ -155,6 +155,14 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize(("given", "said"), [("x", "has the id 'x'"), (None, "lacks an id")])
+def test_an_annotation_without_a_usable_id_is_named_by_its_place(given, said, tmp_path):
+    values = content()
+    values["annotations"][1]["id"] = given
+    with pytest.raises(RequestError, match=f"annotation number 2 {said}; expected a whole number of its own"):
+        load_coco(written(tmp_path, values), "train2017")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_an_annotation_is_named_with_file_and_id(fault, tmp_path):
     change, message = FAULTS[fault]
