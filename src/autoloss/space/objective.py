@@ -288,10 +288,8 @@ def _descend(objective: Objective, values: Any, totals: Any) -> Any:
         if np.abs(step).max() <= 1e-9:
             break
         start, best = start + step, average(start + step)
-    first, second, _ = objective.slope_scores(np.tile(start, (len(values), 1)), values)
-    # At a minimum the rows pull both ways. Where the slope is 0 but the loss bends down, it has a maximum.
-    is_flat = np.abs(totals @ first) <= 0.01 * (totals @ np.abs(first))
-    is_least = (is_flat & (totals @ second >= 0)).all()
+    # Where the slope is 0 but the loss bends down, it has a maximum.
+    is_least = (totals @ objective.slope_scores(np.tile(start, (len(values), 1)), values)[1] >= 0).all()
     return start if is_least and np.isfinite(best) and np.abs(start - objective.start).max() < FARTHEST else None
 
 
