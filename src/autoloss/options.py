@@ -149,22 +149,17 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         given = signature.bind(*args, **kwargs)
-        check_arguments(function, given.arguments)
-        given.arguments.update({name: to_python(value) for name, value in given.arguments.items()})
+        given.arguments.update(check_arguments(function, given.arguments))
         return function(*given.args, **given.kwargs)
 
     return call
 
 
-def to_python(value: Any) -> Any:
-    """Return a number of NumPy's as one of Python's, which JSON and a run's file hold; anything else as it is."""
-    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return value
-
-
-def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Check that arguments of a function are of the types, and in the ranges, that it declares.
+
+    Returns:
+        The arguments; NumPy's numbers, also in a list or a tuple, are Python's, which JSON and a run's file hold.
 
     Raises:
         RequestError: A value is not.
@@ -173,6 +168,13 @@ def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> 
         annotation = list_types(function).get(name, Any)
         if not _takes(annotation, value):
             raise _refuse(name, value, annotation)
+    return {name: _to_python(value) for name, value in values.items()}
+
+
+def _to_python(value: Any) -> Any:
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return type(value)(map(_to_python, value)) if type(value) in (list, tuple) else value
 
 
 def _takes(annotation: Any, value: Any) -> bool:

@@ -177,6 +177,16 @@ def test_a_budget_for_the_recipe_alone_is_not_called_a_comparison():
     ]
 
 
+def test_ways_that_raise_an_error_are_told_and_a_rate_at_which_the_training_diverges_is_not():
+    given = Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5,))
+    high = Rung(Entrant("ce × 100", "baseline/ce", learning_rate=100.0), 1.0, (None,), reason="diverged: NaN")
+    decided = Entrant("ce (tuned threshold)", "baseline/ce", tuned_threshold=True)
+    failed = Rung(decided, 1.0, (None,), reason="failed: IndexError: tuple index out of range")
+    assert len([*Ladder((given, high), 2.0, "baseline/ce").describe()]) == 1
+    *_, last = Ladder((given, failed, high), 3.0, "baseline/ce").describe()
+    assert last.startswith("1 of 3 ways could not be judged. The first, ce (tuned threshold): failed: IndexError")
+
+
 def test_a_task_without_a_standard_loss_has_nothing_to_tune():
     made = SupervisedTask(lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1)
     made.standard = {}

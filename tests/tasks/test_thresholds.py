@@ -52,6 +52,19 @@ def test_a_tuned_threshold_finds_what_the_metric_wants():
     assert on_valid.also["threshold"] == tuned.also["threshold"]
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
+def test_it_is_the_same_for_a_network_that_returns_a_number_for_each_row(activation: str):
+    recipe = Recipe(epochs=6, batch_size=32, learning_rate=0.3)
+
+    def train(network: Callable[[], nn.Module], shape: tuple[int, ...]) -> Scored:
+        splits = [(inputs, target.reshape(shape).long()) for inputs, target in (rows(0), rows(1), rows(2))]
+        return score(SupervisedTask(network, *splits[:2], activation, f_two, test=splits[2], recipe=recipe), TUNED)
+
+    flat = train(lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), (-1,))
+    assert flat.also["threshold"] < 0.4
+    assert flat == train(lambda: nn.Linear(3, 1), (-1, 1))
+
+
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_it_is_the_same_in_batches_of_any_size(size: int):
     generator = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from autoloss.comparison.entrant import Entrant, Measurements
 from autoloss.numbers import figure
+from autoloss.proposing.records import State
 from autoloss.settings import StepRule
 from autoloss.zoo.entries import say_loss
 
@@ -182,6 +183,10 @@ class Ladder:
                 yield f"Higher, but not clearly, so that the simpler is chosen: {aside.entrant.label}: {aside.write_score()}."
         if longer := self.longer:
             yield f"Longer training scores higher: {longer.entrant.label}: {longer.write_score()}."
+        # A rate at which a training diverges is no news; one that raises an error says nothing about the way.
+        if failed := [rung for rung in self.rungs if rung.reason.startswith(State.FAILED.value)]:
+            first = f"{failed[0].entrant.label}: {failed[0].reason}"
+            yield f"{len(failed)} of {len(self.rungs)} ways could not be judged. The first, {first}."
 
     def _find_best(self, fits: Callable[[Entrant], bool]) -> Rung | None:
         return next((rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)), None)

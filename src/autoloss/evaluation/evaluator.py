@@ -301,9 +301,7 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
             if len(shape) not in (4, 5) or not finite:
                 raise RequestError(
                     f"A sample of branch {name} has a prediction of shape {shape}, finite: {finite}; expected finite raw "
-                    "predictions (N, C, H, W), or (N, C, D, H, W)."
-                    + " Are there missing values in the inputs?"
-                    * (not finite)
+                    f"predictions (N, C, H, W), or (N, C, D, H, W).{'' if finite else ' Are there missing values in the inputs?'}"
                 )
             with isolate(), explain_failures(f"Reading a sample of branch {name}", "What does its context lack?"):
                 _check_reading(name, branch, sample)

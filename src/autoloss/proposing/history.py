@@ -127,12 +127,12 @@ class History:
             plan = cast(Any, self._proposer.ask(k, visible))
             if not isinstance(plan, Plan) or plan.candidate != k or tuple(plan.kinds) != self.branches:
                 raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
-            kinds, given = {*plan.kinds.values()}, {name: getattr(plan, name) for name in Plan.__slots__}
+            kinds = {*plan.kinds.values()}
             if not ({*Kind} >= kinds and plan.pool and plan.seeds and plan.folds):
                 raise ValueError(
                     f"{plan} needs a Kind for each branch, and at least one attempt in its pool, seed and fold."
                 )
-            check_arguments(Plan, given)
+            plan = replace(plan, **check_arguments(Plan, {name: getattr(plan, name) for name in Plan.__slots__}))
             if any(len({*numbers}) < len(numbers) for numbers in (plan.seeds, plan.folds)):
                 raise ValueError(f"{plan} has a seed or a fold twice.")
             if kinds & {Kind.COPY, Kind.SUM} and (plan.parent is None or (Kind.SUM in kinds and plan.partner is None)):
@@ -141,12 +141,8 @@ class History:
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
             if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):
                 raise ValueError(f"{plan} trains a candidate again whose outcome candidate {k} does not see.")
-            first = self.configuration.search.rungs[0]
-            # NumPy's numbers are numbers too; a run's file holds those of Python.
-            whole = {name: None if given[name] is None else int(given[name]) for name in ("parent", "partner")}
-            trained = {name: tuple(map(int, given[name])) for name in ("seeds", "folds")}
-            fidelity = float(plan.fidelity) or first
-            self._plans[k] = replace(plan, pool=int(plan.pool), fidelity=fidelity, **whole, **trained)
+            fidelity = plan.fidelity or self.configuration.search.rungs[0]
+            self._plans[k] = replace(plan, fidelity=fidelity, seeds=tuple(plan.seeds), folds=tuple(plan.folds))
         return self._plans[k]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:

@@ -22,7 +22,7 @@ EXACT = 1e-6
 ROUNDING = 3e-3
 """Share of the range of a metric by which thresholds change a metric of the order alone: probabilities near 0 and 1 are rounded."""
 Batches = Sequence[tuple[Tensor, Tensor]]
-"""Raw predictions (N, C, …) and targets, batch by batch."""
+"""Raw predictions (N, C, …) or (N,) and targets, batch by batch."""
 
 
 def has_threshold(activation: Activation, channels: int) -> bool:
@@ -31,15 +31,15 @@ def has_threshold(activation: Activation, channels: int) -> bool:
 
 
 def move_threshold(prediction: Tensor, threshold: float, activation: Activation) -> Tensor:
-    """Return raw predictions (N, C, …) at which a probability of `threshold` became 0.5.
+    """Return raw predictions (N, C, …) or (N,) at which a probability of `threshold` became 0.5.
 
     >>> import torch
     >>> move_threshold(torch.logit(torch.tensor([[0.25]])), 0.25, "sigmoid").sigmoid()
     tensor([[0.5000]])
     """
     moved = prediction.clone()
-    # Of two classes, the second one is "yes"; a single channel is its logit.
-    yes = moved[:, 1:] if activation == "softmax" and moved.shape[1] == 2 else moved
+    # Of two classes, the second one is "yes"; a single channel, or none, is its logit.
+    yes = moved[:, 1:] if activation == "softmax" and moved.shape[1:2] == (2,) else moved
     yes -= math.log(threshold / (1 - threshold))
     return moved
 
