@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autoloss
 from autoloss import Data, Diverged, FullSchedule, Recipe, RequestError, Scored, SupervisedTask, Training
+from autoloss.comparison.entrant import COMPARISON, training_seeds
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
@@ -84,6 +86,32 @@ def test_the_trainings_of_a_run_with_several_seeds_are_evaluated_on_different_fo
     for seed, fold in ((0, 0), (1, 0), (5, 0), (1, 2)):
         assert evaluator.train("baseline/ce", Training(seed=seed, fold=fold)).score is not None
     assert seen == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("folds", [3, 5, 10, 16])
+def test_the_seeds_of_one_comparison_are_evaluated_on_all_folds(folds: int):
+    for seed in range(4):
+        seeds = training_seeds(seed, COMPARISON, folds)
+        assert len(set(seeds)) == folds
+        assert sorted(one % folds for one in seeds) == list(range(folds))
+
+
+def test_a_score_of_several_seeds_is_measured_on_all_folds():
+    made, seen = task(), set[int]()
+    train = made.train
+    made.train = lambda criterion, training, *others: seen.add(training.fold) or train(criterion, training, *others)
+    (row,) = autoloss.score(made, ["baseline/ce"], seeds=3, workers=0)
+    assert (len(row.scores), seen) == (3, {0, 1, 2})
+
+
+@pytest.mark.parametrize("form", [lambda target: target[:, None], Tensor.float, Tensor.bool])
+def test_two_classes_are_in_every_fold_in_each_form_of_their_targets(form):
+    inputs, target = rows(rare=6)
+    reading = Data(rows_per_sample=16, folds=3)
+    made = SupervisedTask(
+        lambda: nn.Linear(4, 1), (inputs, form(target)), activation="sigmoid", metric=lambda p, y: 0.5, data=reading
+    )
+    assert [int(target[fold["valid"].indices].sum()) for fold in made._splits["proxy"]] == [2, 2, 2]
 
 
 def test_values_and_images_are_split_without_classes():

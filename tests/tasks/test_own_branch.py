@@ -117,6 +117,21 @@ def test_a_branch_that_reads_its_samples_wrongly_is_refused(said):
         autoloss.check(task(branch=made))
 
 
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"r": Role.PREDICTION, "t": Role.PREDICTION}, "have the roles Role.PREDICTION, Role.PREDICTION; expected"),
+        ({"r": "prediction", "t": "target"}, "have the roles prediction, target; expected Role.PREDICTION for one"),
+        ({"r": Role.PREDICTION, "y": Role.TARGET}, "sample of branch main are r, t; expected those of its roles, r, y"),
+    ],
+)
+def test_a_branch_whose_roles_make_no_loss_is_refused(roles: Mapping[str, Any], said: str):
+    made = RateBranch()
+    object.__setattr__(made, "leaves_and_roles", roles)
+    with pytest.raises(RequestError, match=said):
+        autoloss.check(task(branch=made))
+
+
 def test_a_metric_that_is_a_tensor_of_one_number_is_read(tmp_path):
     def measure(branch: RateBranch, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         return torch.tensor(RateBranch.metric(branch, prediction, context))

@@ -54,6 +54,51 @@ def test_resamples_are_those_of_the_number_of_examples():
     assert found.scores == pytest.approx(expected)
 
 
+class Spoiling(MeanOfAll):
+    """A streamed metric that changes what it gets, as metrics do that leave labels out."""
+
+    def update(self, prediction, target):
+        super().update(prediction, target)
+        target.zero_()
+        prediction.zero_()
+
+
+def spoil(prediction, target):
+    value = mean_target(prediction, target) + prediction.mean()
+    target.zero_()
+    prediction.zero_()
+    return value
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("metrics", [(mean_target, Spoiling()), (Spoiling(), spoil, mean_target), (spoil, mean_target)])
+def test_a_metric_that_changes_what_it_gets_changes_no_other_one(metrics, ragged: bool):
+    batches = [(torch.ones(4, 2), torch.arange(4.0)), (torch.ones(3, 3 if ragged else 2), torch.arange(3.0))]
+
+    def measure(*chosen):
+        measured = SplitMetrics(chosen, resampled=True)
+        for batch in batches:
+            measured.add(*(part.clone() for part in batch))
+        return measured.values(), measured.replicates()
+
+    alone = [measure(metric) for metric in metrics]
+    assert measure(*metrics) == ([values[0] for values, _ in alone], alone[0][1])
+
+
+def test_a_metric_that_changes_what_it_gets_leaves_the_samples_as_they_are():
+    inputs, target = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+
+    def accuracy(prediction, target):
+        value = (prediction.argmax(1) == target).double().mean().item()
+        target.zero_()
+        return value
+
+    pair, reading = (inputs, target), Data(rows_per_sample=16)
+    made = SupervisedTask(lambda: nn.Linear(3, 2), pair, pair, "softmax", accuracy, data=reading)
+    (sample,) = made.samples(1, seed=0)["main"]
+    assert set(sample.context["target"].tolist()) == {0, 1}
+
+
 def test_batches_make_no_difference():
     prediction, target = make_rows(10)
     parts = [(prediction[:7], target[:7]), (prediction[7:], target[7:])]

@@ -65,6 +65,23 @@ def test_it_is_the_same_for_a_network_that_returns_a_number_for_each_row(activat
     assert flat == train(lambda: nn.Linear(3, 1), (-1, 1))
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_further_metrics_of_probabilities_and_of_their_order_are_those_of_the_network(split: str):
+    also = {
+        "auc": lambda prediction, target: float(roc_auc_score(target.numpy(), prediction.numpy())),
+        "brier": lambda prediction, target: -(prediction - target).square().mean().item(),
+        "found": lambda prediction, target: ((prediction > 0.5) & (target > 0.5)).sum().item() / target.sum().item(),
+    }
+    recipe = Recipe(epochs=6, batch_size=32, learning_rate=0.3)
+    made = SupervisedTask(
+        lambda: nn.Linear(3, 1), rows(0), rows(1), "sigmoid", f_two, test=rows(2), recipe=recipe, also=also
+    )
+    plain, tuned = (score(made, Training(seed=0, split=split, tuned_threshold=one)).also for one in (False, True))
+    assert tuned.pop("threshold") < 0.4
+    assert tuned.pop("found") > plain.pop("found") + 0.1
+    assert tuned == plain
+
+
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_it_is_the_same_in_batches_of_any_size(size: int):
     generator = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autoloss import zoo
-from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, join_names, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.records import Attempt, Job, Outcome, RejectionBatch, Train, make_training, to_record
@@ -23,7 +23,7 @@ from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration
-from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
+from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
@@ -332,7 +332,17 @@ def explain_failures(what: str, advice: str) -> Iterator[None]:
 
 def _check_reading(name: str, branch: Branch, sample: Sample) -> None:
     """Check what a branch reads of a sample: a wrong shape or divisor would train with another loss, without an error."""
-    leaves = branch.leaves(sample.prediction, sample.context)
+    leaves, roles = branch.leaves(sample.prediction, sample.context), {*branch.leaves_and_roles.values()}
+    if not ({*Role} >= roles and (Role.BOTH in roles or {Role.PREDICTION, Role.TARGET} <= roles)):
+        raise RequestError(
+            f"The leaves of branch {name} have the roles {join_names([*map(str, branch.leaves_and_roles.values())])}; expected "
+            "Role.PREDICTION for one and Role.TARGET for another, or Role.BOTH: a loss depends on both."
+        )
+    if not leaves.keys() >= branch.leaves_and_roles.keys():
+        raise RequestError(
+            f"The leaves of a sample of branch {name} are {join_names([*leaves])}; expected those of its roles, "
+            f"{join_names([*branch.leaves_and_roles])}."
+        )
     shape = next(iter(leaves.values())).shape
     for leaf, value in leaves.items():
         if not value.is_floating_point():

@@ -23,13 +23,12 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import NOTHING_TO_LEARN, Floor, measure_floor
 from autoloss.numbers import duration, figure
 from autoloss.options import Count, Natural, checked
-from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.initialization import valid_expression
 from autoloss.run.beginning import follow_ladder, settle_length
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.settings import LEAST_LADDER, Configuration
-from autoloss.space.expression import Expression
 from autoloss.tasks.task import Task
 from autoloss.training.trainer import SKIPPED
 from autoloss.training.training import Training
@@ -298,11 +297,8 @@ def _time_candidates(name: str, evaluator: Evaluator) -> tuple[float, float]:
     """Return the seconds of testing a random tree with a prediction and a target, in the mean and when all steps run."""
     configuration, tester = evaluator.configuration, evaluator.get_tester(name)
     rng = Random(configuration.seed)
-    trees: list[Expression] = []
-    while len(trees) < TIMED_CANDIDATES + 1:
-        tree = initial_expression(tester.alphabet, configuration.evolution.depth, rng)
-        if tree.holds(tester.engine.branch.leaves_and_roles):
-            trees.append(tree)
+    depth = configuration.evolution.depth
+    trees = [valid_expression(tester.alphabet, depth, rng) for _ in range(TIMED_CANDIDATES + 1)]
     # The first call includes compiling.
     evaluator.test_loss({name: trees.pop()})
     usual = [timeit(lambda tree=tree: evaluator.test_loss({name: tree}), number=1) for tree in trees]

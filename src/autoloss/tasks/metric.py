@@ -101,7 +101,7 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample; NaN if the metric is undefined."""
     streamed = isinstance(metric, StreamedMetric)
     try:
-        value = metric(prediction, target) if callable(metric) else _stream(metric, [(prediction, target)])
+        value = metric(*_copy(prediction, target)) if callable(metric) else _stream(metric, [(prediction, target)])
         if streamed:
             # Calling a torchmetrics.Metric also adds to its state.
             metric.reset()
@@ -188,7 +188,7 @@ class SplitMetrics:
     def add(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch of activated predictions and targets."""
         for metric in self._streamed:
-            metric.update(prediction, target)
+            metric.update(*_copy(prediction, target))
         for key, metric in self._counting.items():
             self._totals[key] = self._totals.get(key, 0) + metric.count(prediction, target)
         self._elements += prediction.numel()
@@ -241,7 +241,7 @@ class SplitMetrics:
             return measure_resamples(
                 len(examples), lambda rows: _stream(metric, [examples[row] for row in rows]), self._resamples
             )
-        scores = torch.tensor([to_float(metric(*one)) for one in examples], dtype=torch.float64)
+        scores = torch.tensor([to_float(metric(*_copy(*one))) for one in examples], dtype=torch.float64)
         return _resample_scores(scores)
 
     @property
@@ -263,7 +263,7 @@ class SplitMetrics:
         if self._has_one_size():
             return to_float(metric(*self._join()))
         examples = [one for batch in self._kept for one in _split_examples(batch)]
-        values = [value for one in examples if not math.isnan(value := to_float(metric(*one)))]
+        values = [value for one in examples if not math.isnan(value := to_float(metric(*_copy(*one))))]
         return sum(values) / len(values) if values else math.nan
 
 
@@ -295,10 +295,15 @@ def _resample_scores(scores: Tensor) -> Replicates | None:
 def _stream(metric: StreamedMetric, batches: Sequence[Pair]) -> Any:
     metric.reset()
     for batch in batches:
-        metric.update(*batch)
+        metric.update(*_copy(*batch))
     value = metric.compute()
     metric.reset()
     return value
+
+
+def _copy(prediction: Tensor, target: Tensor) -> Pair:
+    """Copy what a metric is given: it may change it, such as labels that are left out."""
+    return prediction.clone(), target.clone()
 
 
 def _split_examples(batch: Pair) -> Iterator[Pair]:

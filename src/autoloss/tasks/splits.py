@@ -179,15 +179,18 @@ class Split:
                 + ("Lower folds." if count else "Give valid=….")
             )
         _, target = self.first(1)
-        if target.ndim != 1 or target.is_floating_point():
+        read = self.in_order(1024) if target.numel() == 1 else ()
+        labels = torch.cat([torch.zeros(0).double(), *(targets.reshape(-1).double() for _, targets in read)])
+        values, numbers = labels.unique(return_counts=True)
+        # Two classes may come as 0.0 and 1.0 or in a column, as values do.
+        are_classes = target.ndim == 1 and not target.is_floating_point()
+        if not len(labels) or not (are_classes or {*values.tolist()} <= {0, 1}):
             drawn = KFold(parts, shuffle=True, random_state=0).split(self.indices)
         else:
-            labels = torch.cat([targets.long() for _, targets in self.in_order(1024)])
-            values, numbers = labels.unique(return_counts=True)
             if (rare := values[numbers < parts]).numel() and count:
                 raise RequestError(
-                    f"The class {rare[0]} has {int(numbers[numbers < parts][0])} of the {self.name} examples, so it is missing "
-                    f"from a fold; folds is {count}. Lower folds, or remove the class."
+                    f"The class {int(rare[0])} has {int(numbers[numbers < parts][0])} of the {self.name} examples, so it is "
+                    f"missing from a fold; folds is {count}. Lower folds, or remove the class."
                 )
             # A class with too few examples for all parts is divided as if it were a part of the most frequent one.
             labels = torch.where(torch.isin(labels, rare), values[numbers.argmax()], labels)

@@ -35,7 +35,7 @@ from autoloss.tasks.doubts import find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
 from autoloss.tasks.splits import Split, add_shares, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
-from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
+from autoloss.tasks.thresholds import Batches, has_threshold, measure_undecided, tune_threshold
 from autoloss.tasks.trainer_task import (
     DRAWS_PER_SAMPLE,
     FULL_LENGTH,
@@ -159,9 +159,8 @@ class SupervisedTask(TrainerTask):
         self._branch = add_shares(self._set_measure(branch), proxy["train"])
         read = [describe_splits(proxy, self._branch, self._shape), *describe_folds(self._splits["proxy"], data)]
         if recipe.batch_size not in (None, size := self.recipes["proxy"].batch_size):
-            read.append(
-                f"batch_size={recipe.batch_size} of the recipe is not used: the DataLoader of the train data has {size}."
-            )
+            unused = f"batch_size={recipe.batch_size} of the recipe is not used"
+            read.append(f"{unused}: the DataLoader of the train data has {size}.")
         self._choices = [*read, *describe_sum(standard, self._shape[1]), *self._describe_numbers()]
         self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
@@ -250,9 +249,8 @@ class SupervisedTask(TrainerTask):
         """
         other = copy.copy(self)
         metric = other._metric = check_metric(self._also.get(name) if metric is None else metric, name)
-        former = name_metric(self._metric)
         others = {label: further for label, further in self._also.items() if label != name}
-        other._also = others if self._metric is metric else {former: self._metric, **others}
+        other._also = others if self._metric is metric else {name_metric(self._metric): self._metric, **others}
         other.also = tuple(other._also)
         other._branch = other._set_measure(self._branch)
         return other
@@ -372,7 +370,9 @@ class SupervisedTask(TrainerTask):
         figures = self._measure_figures(decided, also, training.resampled)
         if isinstance(figures, str):
             return figures
-        return dataclasses.replace(figures, also={**figures.also, THRESHOLD: threshold})
+        further = {name: self.with_metric(name)._measure_score for name in also}
+        others = measure_undecided(further, valid, evaluated, activation)
+        return dataclasses.replace(figures, also={**figures.also, **others, THRESHOLD: threshold})
 
     def _measure_figures(
         self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric], resampled: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -23,6 +23,8 @@ ROUNDING = 3e-3
 """Share of the range of a metric by which thresholds change a metric of the order alone: probabilities near 0 and 1 are rounded."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) or (N,) and targets, batch by batch."""
+Measure = Callable[[Batches], float]
+"""A metric of raw predictions and targets; NaN where it is undefined."""
 
 
 def has_threshold(activation: Activation, channels: int) -> bool:
@@ -44,8 +46,40 @@ def move_threshold(prediction: Tensor, threshold: float, activation: Activation)
     return moved
 
 
+def _move(batches: Batches, threshold: float, activation: Activation) -> Batches:
+    return [(move_threshold(prediction, threshold, activation), target) for prediction, target in batches]
+
+
+def _try_thresholds(
+    batches: Batches, thresholds: Sequence[float], activation: Activation, measure: Measure
+) -> dict[float, float]:
+    """Return a metric at thresholds, 0.5 among them; nothing where it is not one of decisions, or is undefined."""
+    found = {threshold: measure(_move(batches, threshold, activation)) for threshold in thresholds}
+    known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
+    halved, opposite = (measure([(factor * one, target) for one, target in batches]) for factor in (0.5, -1))
+    # Opposite predictions give the metric's range, which no constant that is added to it changes.
+    worth = [*known.values(), *([] if math.isnan(opposite) else [opposite])]
+    spread, whole = (max(scores, default=0.0) - min(scores, default=0.0) for scores in (known.values(), worth))
+    # Halved, decisions stay as they are; moving the probabilities of a metric such as the log loss is no decision.
+    is_of_probabilities = abs(halved - found[0.5]) > EXACT * whole
+    # Examples whose predictions moved by different thresholds have another order.
+    return {} if is_of_probabilities or spread <= ROUNDING * whole else known
+
+
+def measure_undecided(
+    metrics: Mapping[str, Measure], valid: Batches, evaluated: Batches, activation: Activation
+) -> dict[str, float]:
+    """Measure the metrics that are not of decisions: of the probabilities, or of their order, which no threshold changes."""
+    tried = (0.5, *THRESHOLDS[::5])
+    return {
+        name: measure(evaluated)
+        for name, measure in metrics.items()
+        if not _try_thresholds(valid, tried, activation, measure)
+    }
+
+
 def tune_threshold(
-    valid: Batches, evaluated: Batches, activation: Activation, measure: Callable[[Batches], float]
+    valid: Batches, evaluated: Batches, activation: Activation, measure: Measure
 ) -> tuple[float, Batches]:
     """Choose the threshold with the highest metric on the valid split, and apply it: that threshold, and moved predictions.
 
@@ -53,29 +87,14 @@ def tune_threshold(
     threshold that is best on the other half, so that the choice does not flatter the score.
     """
 
-    def move(batches: Batches, threshold: float) -> Batches:
-        return [(move_threshold(prediction, threshold, activation), target) for prediction, target in batches]
-
     def choose(batches: Batches) -> float:
-        found = {threshold: measure(move(batches, threshold)) for threshold in THRESHOLDS}
-        known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
-        halved, opposite = (measure([(factor * one, target) for one, target in batches]) for factor in (0.5, -1))
-        if not known:
-            return 0.5
-        # Opposite predictions give the metric's range, which no constant that is added to it changes.
-        worth = [*known.values(), *([] if math.isnan(opposite) else [opposite])]
-        spread, whole = max(known.values()) - min(known.values()), max(worth) - min(worth)
-        # Halved, decisions stay as they are; moving the probabilities of a metric such as the log loss is no decision.
-        is_of_probabilities = abs(halved - found[0.5]) > EXACT * whole
-        # Examples whose predictions moved by different thresholds have another order.
-        if is_of_probabilities or spread <= ROUNDING * whole:
-            return 0.5
+        known = _try_thresholds(batches, THRESHOLDS, activation, measure)
         # Of equal thresholds the one nearest to 0.5.
-        return max(known, key=lambda one: (known[one], -abs(one - 0.5)))
+        return max(known, key=lambda one: (known[one], -abs(one - 0.5)), default=0.5)
 
     chosen = choose(valid)
     if evaluated is not valid:
-        return chosen, move(evaluated, chosen)
+        return chosen, _move(evaluated, chosen, activation)
     # Every second example of the split, also where a batch has one alone.
     counts = itertools.accumulate((len(prediction) for prediction, _ in valid), initial=0)
     parts = [[slice((count + half) % 2, None, 2) for half in (0, 1)] for count in counts]

@@ -102,6 +102,18 @@ def test_cocos_boxes_are_read_as_written(tmp_path):
     assert len(images[2][1]["boxes"]) == 0
 
 
+def test_images_come_by_their_ids_as_in_cocos_evaluation_whatever_the_order_of_the_file(tmp_path):
+    images = load_coco(written(tmp_path, content()), "train2017")
+    values = content()
+    values["images"].reverse()
+    again = load_coco(written(tmp_path, values), "train2017")
+    assert again.image_ids == images.image_ids == tuple(sorted(images.image_ids))
+    assert (again.files, [one.boxes.tolist() for one in again.annotations]) == (
+        images.files,
+        [one.boxes.tolist() for one in images.annotations],
+    )
+
+
 def test_boxes_need_no_outline_where_masks_are_not_asked_for(tmp_path):
     values = content()
     del values["annotations"][0]["segmentation"]

@@ -80,7 +80,9 @@ def load_instances(
                 problem = f"is {quote(names[identity])}", f"{quote(known[identity])}, as in {like.name}"
                 faults += name_problems(file, f"category {identity}", [problem])
         names = known
-    images = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
+    # Of detections with equal scores COCO's own evaluation counts those in images with lower ids first.
+    found = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
+    images = dict(sorted(found.items()))
     labels = {identity: label for label, identity in enumerate(names, start=1)}
     of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
     seen: set[int] = set()
