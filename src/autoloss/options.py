@@ -172,9 +172,12 @@ def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> 
 
 
 def _to_python(value: Any) -> Any:
+    """Return a value with Python's numbers in place of NumPy's."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_to_python, value)) if type(value) in (list, tuple) else value
     if isinstance(value, numbers.Real) and not isinstance(value, int | float):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return type(value)(map(_to_python, value)) if type(value) in (list, tuple) else value
+    return value
 
 
 def _takes(annotation: Any, value: Any) -> bool:

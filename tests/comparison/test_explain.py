@@ -155,6 +155,25 @@ def test_a_control_that_comes_a_little_short_on_every_seed_is_the_cause_all_the_
     assert explain_with(0.03).cause is None
 
 
+def test_of_known_losses_the_best_takes_the_place_of_the_loss_and_of_recipes_the_plainest():
+    loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
+    controls = [
+        (Control(kind, name, name, Entrant(name, name)), row(name, *scores))
+        for kind, name, scores in (
+            ("known", "root", (0.79, 0.81, 0.78)),
+            ("known", "balanced", (0.81, 0.83, 0.79)),
+            ("known", "weighted", (0.8, 0.82, 0.79)),
+        )
+    ]
+    found = Explanation(loss, standard, controls, "test").plainest
+    assert found is not None
+    assert found[0].name == "balanced"
+    steps = [(Control("recipe", control.name, control.name, control.entrant), one) for control, one in controls]
+    found = Explanation(loss, standard, steps, "test").plainest
+    assert found is not None
+    assert found[0].name == "root"
+
+
 def test_a_control_without_a_score_has_no_share():
     loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
     broken = Control("steps", STEPS, "ce with the steps of #1", Entrant("steps", "ce"))

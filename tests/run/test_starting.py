@@ -348,7 +348,15 @@ class TestBrokenTask:
         ("member", "value", "message"),
         [
             ("branches", {}, "The task quick has no branches"),
+            ("branches", [1], r"The branches of the task quick are \[1\]; expected a dictionary"),
+            ("branches", {"main": int}, "The branches of the task quick are .*int.*; expected a dictionary"),
+            ("standard", "baseline/ce", "standard of the task quick is 'baseline/ce'; expected a dictionary"),
             ("samples", lambda count, seed: {"cls": BOTH.samples(count, seed)["cls"]}, "no set of samples for branch named 'reg'"),
+            (
+                "samples",
+                lambda count, seed: {name: iter([(1, 2)] * count) for name in BOTH.branches},
+                r"A sample of branch cls is \(1, 2\); expected Sample\(prediction, context\)",
+            ),
             ("samples", lambda count, seed: [1], "Drawing samples of the task fails: TypeError: 'list' object is not a mapping"),
             (
                 "samples",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,27 @@ def pairs_of(branch: PairBranch, target: Tensor) -> set[tuple[int, int]]:
 
 def compute(loss: object, branch: PairBranch, scores: Tensor, target: Tensor) -> Tensor:
     return bind({"main": loss}, {"main": branch})["main"](scores, branch.make_context(scores, target))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"weight": -1.0}, "weight is -1.0; expected"),
+        ({"weight": "a"}, "weight is 'a'; expected"),
+        ({"columns": ("value", "relevance")}, "columns is"),
+        ({"columns": "value"}, "columns is 'value'; expected"),
+    ],
+)
+def test_what_a_branch_of_pairs_cannot_be_is_named(wrong: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
+        PairBranch(**wrong)
+
+
+@pytest.mark.parametrize("events", [[1.0, 2, 2], [0, -1, 1], [0, 0.5, 1]])
+def test_events_are_0_and_1(events: list[float]):
+    target = torch.stack([torch.arange(3.0), torch.tensor(events)], dim=1)
+    with pytest.raises(RequestError, match=r"column event has values from .* expected 1 where the event was observed"):
+        PairBranch(columns=("value", "event")).make_context(torch.zeros(3, 1), target)
 
 
 def test_the_larger_value_comes_first_and_ties_are_left_out():

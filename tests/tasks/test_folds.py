@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import Data, Diverged, FullSchedule, Recipe, RequestError, Scored, SupervisedTask, Training
-from autoloss.comparison.entrant import COMPARISON, training_seeds
+from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, LADDER, TUNING, VALIDATION, training_seeds
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import Outcome, State
+from autoloss.run.retraining import RETRAINING
 from autoloss.settings import Configuration
 from tests.tasks import conformance
 from tests.tasks.toy import Items, accuracy
@@ -88,12 +89,16 @@ def test_the_trainings_of_a_run_with_several_seeds_are_evaluated_on_different_fo
     assert seen == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("folds", [3, 5, 10, 16])
-def test_the_seeds_of_one_comparison_are_evaluated_on_all_folds(folds: int):
-    for seed in range(4):
-        seeds = training_seeds(seed, COMPARISON, folds)
-        assert len(set(seeds)) == folds
-        assert sorted(one % folds for one in seeds) == list(range(folds))
+@pytest.mark.parametrize("purpose", [LADDER, TUNING, CONFIRMATION, VALIDATION, COMPARISON, RETRAINING])
+def test_the_seeds_of_one_comparison_are_evaluated_on_all_folds(purpose: str):
+    made, seen = task(), list[int]()
+    train = made.train
+    made.train = lambda criterion, training, *others: seen.append(training.fold) or train(criterion, training, *others)
+    for seed in range(2):
+        evaluator = Evaluator(made, {}, Configuration().changed({"seed": seed}))
+        for one in training_seeds(seed, purpose, 3):
+            evaluator.train("baseline/ce", Training(seed=one))
+    assert [sorted(seen[:3]), sorted(seen[3:])] == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_a_score_of_several_seeds_is_measured_on_all_folds():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -460,6 +461,15 @@ def test_the_trainer_of_another_library_trains_short_slow_and_never_past_a_loss_
     assert "own" in made.recipe("proxy")["trainer"]
     wrong = made.train(bind(Loss("exp(exp(exp(p + y + 1)))"), made.branches), Training(seed=0))
     assert wrong == Diverged(1, "the loss is not finite")
+
+    def careless(made: nn.Module, loss: nn.Module, training: Training) -> None:
+        for batch in range(3):
+            with contextlib.suppress(Exception):
+                loss(made(rows()[0]) * (math.nan if batch == 1 else 1.0), rows()[1]).backward()
+
+    given = task(trainer=careless)
+    outcome = given.train(bind(Loss("-y * log(p)"), given.branches), Training(seed=0))
+    assert outcome == Diverged(2, "the loss is not finite")
     with pytest.raises(RequestError, match="never called the loss"):
         train(task(trainer=lambda *given: None))
     with pytest.raises(RequestError, match=r"At 0.01 of the schedule, train one step at least: max\(1"):

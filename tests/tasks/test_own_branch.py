@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import Branch, Data, Recipe, RequestError, Role, Scored, SupervisedTask, Training
+from autoloss.space.ranges import UNIT, Range
 from tests.tasks import conformance
 from tests.tasks.toy import accuracy
 
@@ -130,6 +131,43 @@ def test_a_branch_whose_roles_make_no_loss_is_refused(roles: Mapping[str, Any], 
     object.__setattr__(made, "leaves_and_roles", roles)
     with pytest.raises(RequestError, match=said):
         autoloss.check(task(branch=made))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"t": (0, 1)}, r"The range of the leaf t of branch main is \(0, 1\).*expected a Range that holds all"),
+        ({"t": UNIT}, r"leaf t of branch main is Range\(low=0, high=1.*the sample has values from 0 to 4"),
+        ({"r": Range(5, 0)}, r"leaf r of branch main is Range\(low=5, high=0"),
+    ],
+)
+def test_a_range_that_the_samples_contradict_is_refused(ranges: Mapping[str, Any], said: str):
+    made = type("Ranged", (RateBranch,), {"ranges": ranges})()
+    with pytest.raises(RequestError, match=said):
+        autoloss.check(task(branch=made))
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "said"),
+    [
+        (
+            "make_context",
+            lambda *_: None,
+            "make_context of the branch Wrong fails.*a dictionary of tensors with the target",
+        ),
+        ("make_context", lambda *_: 1 / 0, "make_context of the branch Wrong fails: ZeroDivisionError"),
+        ("make_context", lambda *_: {}, "leaves of the branch Wrong cannot be read: KeyError: 'target'"),
+        ("metric", lambda *_: None, "The metric returned None; expected one number"),
+    ],
+)
+def test_what_a_method_of_a_branch_lacks_is_named(name: str, method: Any, said: str):
+    with pytest.raises(RequestError, match=said):
+        autoloss.check(task(branch=type("Wrong", (RateBranch,), {name: method})()))
+
+
+def test_a_branch_without_a_positive_weight_is_refused():
+    with pytest.raises(RequestError, match=r"The weight of branch main is -1.0; expected a number, at least 0"):
+        autoloss.check(task(branch=RateBranch(weight=-1.0)))
 
 
 def test_a_metric_that_is_a_tensor_of_one_number_is_read(tmp_path):

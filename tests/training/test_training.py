@@ -212,6 +212,29 @@ def test_a_loss_that_is_no_number_stops_at_its_step(step: int, value: float):
     assert outcome == Diverged(step, "the loss is not finite")
 
 
+def test_an_optimizer_of_another_networks_weights_is_refused():
+    network, other = weight_of_one(), weight_of_one()
+    recipe = dataclasses.replace(PLAIN, optimizer=lambda given, lr: torch.optim.SGD(other.parameters(), lr=lr))
+    with pytest.raises(RequestError, match="holds none of the network's weights"):
+        fit(network, range(3), lambda batch: square(network), recipe, 3)
+
+
+@pytest.mark.parametrize("change", [{}, {"one_norm": True}, {"clip_norm": 0.1}])
+def test_complex_weights_are_trained_and_their_divergence_is_found(change: dict[str, Any]):
+    class Waves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((2,), 1 + 1j))
+
+    network = Waves()
+    recipe = dataclasses.replace(PLAIN, learning_rate=0.1, **change)
+    curve = fit(network, range(20), lambda batch: network.weight.abs().square().sum(), recipe, 20)
+    assert not isinstance(curve, Diverged)
+    assert curve[-1][1] < curve[0][1] == pytest.approx(4.0)
+    outcome = fit(network, range(2), lambda batch: (network.weight * math.inf).abs().sum(), recipe, 2)
+    assert isinstance(outcome, Diverged)
+
+
 def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights():
     network = weight_of_one()
     outcome = fit(network, range(2), lambda batch: (network.weight - 1).abs().sqrt().sum(), PLAIN, 2)

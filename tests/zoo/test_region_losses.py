@@ -378,3 +378,26 @@ def test_weights_and_priors_of_the_training_data_are_those_of_torch():
     with pytest.raises(RequestError, match="shares of 2 classes; expected 4"):
         zoo.get("baseline/class_weighted_ce").criterion(shares=(0.5, 0.5))(prediction, target)
     assert ActivatedBranch(ignore_index=-1.0).form().ignore_index == -1
+
+
+@pytest.mark.parametrize("of_training_data", [False, True])
+def test_weights_of_labels_are_those_of_the_rows_where_they_are_not_missing(of_training_data: bool):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(200, 3, generator=generator)
+    labels = (inputs + torch.tensor([0.0, 0.5, -1.0]) > 0).float()
+    labels[torch.rand(200, 3, generator=generator) < 0.25] = -1
+    known, yes = (labels >= 0).double(), labels.clamp(min=0).double()
+    shares = yes.sum(0) / known.sum(0)
+    branch: autoloss.Branch = ActivatedBranch(activation="sigmoid", ignore_index=-1)
+    if of_training_data:
+        pair, reading = (inputs, labels), autoloss.Data(ignore_index=-1)
+        made = autoloss.SupervisedTask(
+            lambda: torch.nn.Linear(3, 3), pair, pair, "sigmoid", lambda p, y: 0.5, data=reading
+        )
+        branch = made.branches["main"]
+        assert branch.shares == pytest.approx(shares.tolist())
+    prediction = torch.randn(200, 3, generator=generator, dtype=torch.float64)
+    found = zoo.get_entry("baseline/class_weighted_bce").factory(branch)(prediction, {"target": labels})
+    weights = known * (yes / shares + (1 - yes) / (1 - shares))
+    terms = F.binary_cross_entropy_with_logits(prediction, yes, reduction="none")
+    assert found.item() == pytest.approx(((weights * terms).sum() / weights.sum()).item(), rel=1e-6)

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import TypeVar, final
 
 from autoloss.comparison.noise import Estimate, estimate_mean, subtract_replicates
-from autoloss.proposing.chance import derive_seed, follow_seed
+from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.records import Outcome, Train
 from autoloss.settings import SearchSettings, StepRule
 from autoloss.showing import plot, to_html
@@ -171,8 +171,7 @@ def training_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
     >>> training_seeds(0, COMPARISON, 3)[:2] == training_seeds(0, COMPARISON, 2)
     True
     """
-    seeds = [derive_seed(seed, purpose, number) for number in range(count)]
-    return tuple(follow_seed(seeds[0], one, number) for number, one in enumerate(seeds))
+    return tuple(derive_seed(seed, purpose, number) for number in range(count))
 
 
 @dataclass(frozen=True, slots=True)

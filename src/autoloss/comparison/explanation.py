@@ -238,10 +238,11 @@ class Explanation:
     def plainest(self) -> tuple[Control, Row] | None:
         """The simplest control that can take the place of the loss; None where there is none."""
         for kind in PLAIN:
-            for control, row in self.controls:
-                share = self.find_share(control.name, row)
-                if control.kind == kind and share.seems_all and (share.share or 0.0) >= AS_GOOD:
-                    return control, row
+            shares = [(self.find_share(one[0].name, one[1]), one) for one in self.controls if one[0].kind == kind]
+            good = [(share.share, one) for share, one in shares if share.seems_all and (share.share or 0.0) >= AS_GOOD]
+            if good:
+                # Known losses are equally simple; the others come the plainest first.
+                return max(good, key=lambda one: one[0] or 0.0)[1] if kind == "known" else good[0][1]
         return None
 
     @property

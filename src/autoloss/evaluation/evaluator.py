@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from autoloss import zoo
-from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, join_names, unknown
+from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, join_names, quote, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
+from autoloss.proposing.chance import number_training_seeds
 from autoloss.proposing.mutation import Kind, draw_attempt
 from autoloss.proposing.records import Attempt, Job, Outcome, RejectionBatch, Train, make_training, to_record
 from autoloss.rejection.engine import draw_directions
@@ -28,6 +29,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.ranges import AWAY, Range
 from autoloss.tasks.doubts import find_doubtful_predictions
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.loop import Execution, one_thread
@@ -194,8 +196,11 @@ class Evaluator:
 
     def _choose_fold(self, training: Training) -> Training:
         """Return it at the fold of its seed: several seeds are evaluated on different examples, all losses of one on the same."""
-        folds = self.task.folds
-        return replace(training, fold=(training.seed + training.fold) % folds) if training.fold < folds else training
+        folds, number = (
+            self.task.folds,
+            number_training_seeds(self.configuration.seed).get(training.seed, training.seed),
+        )
+        return replace(training, fold=(number + training.fold) % folds) if training.fold < folds else training
 
     def bind_loss(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
         """Return the criterion of a training with a loss: bound to the branches, with its weights and scale."""
@@ -212,7 +217,7 @@ class Evaluator:
     def diagnose(self) -> list[str]:
         """Return warnings about the task's network or data, in sentences."""
         with isolate():
-            doubts = [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
+            doubts = [*find_doubtful_predictions(self.task, self.samples), *(self.task.diagnose() or ())]
             return [*filter(None, [self.task.obstacle]), *self._find_misnamed(), *doubts]
 
     def _find_misnamed(self) -> Iterator[str]:
@@ -294,9 +299,14 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
     for name, branch in task.branches.items():
         if name not in found:
             raise unknown("set of samples for branch", name, found)
+        found[name] = tuple(found[name])
         if not (count if least is None else least) <= len(found[name]) <= count:
             raise RequestError(f"Task {task.name!r} gave {len(found[name])} samples for {name}; asked for {count}.")
         for sample in found[name]:
+            if not (isinstance(sample, Sample) and isinstance(sample.prediction, torch.Tensor)):
+                raise RequestError(
+                    f"A sample of branch {name} is {quote(sample)}; expected Sample(prediction, context) with tensors."
+                )
             shape, finite = tuple(sample.prediction.shape), bool(sample.prediction.isfinite().all())
             if len(shape) not in (4, 5) or not finite:
                 raise RequestError(
@@ -305,7 +315,7 @@ def draw_samples(task: Task, count: int, seed: int, least: int | None = None) ->
                 )
             with isolate(), explain_failures(f"Reading a sample of branch {name}", "What does its context lack?"):
                 _check_reading(name, branch, sample)
-    return {name: tuple(found[name]) for name in task.branches}
+    return {name: found[name] for name in task.branches}
 
 
 @contextmanager
@@ -343,6 +353,8 @@ def _check_reading(name: str, branch: Branch, sample: Sample) -> None:
             f"The leaves of a sample of branch {name} are {join_names([*leaves])}; expected those of its roles, "
             f"{join_names([*branch.leaves_and_roles])}."
         )
+    if not 0 <= branch.weight < math.inf:
+        raise RequestError(f"The weight of branch {name} is {branch.weight}; expected a number, at least 0.")
     shape = next(iter(leaves.values())).shape
     for leaf, value in leaves.items():
         if not value.is_floating_point():
@@ -355,3 +367,11 @@ def _check_reading(name: str, branch: Branch, sample: Sample) -> None:
         )
     if not divisor > 0 and not branch.is_empty(sample.context):
         raise RequestError(f"The divisor of branch {name} is {divisor:g} on a sample; expected a positive number.")
+    for leaf, known in branch.ranges.items():
+        values = leaves[leaf] if mask is None else leaves[leaf][mask.bool().expand(shape)]
+        # What a formula is simplified by is believed of all data.
+        if not isinstance(known, Range) or bool(((values < known.low - AWAY) | (values > known.high + AWAY)).any()):
+            found = f", and the sample has values from {values.min():g} to {values.max():g}" if values.numel() else ""
+            raise RequestError(
+                f"The range of the leaf {leaf} of branch {name} is {known}{found}; expected a Range that holds all of its values."
+            )

@@ -6,9 +6,15 @@ configuration and seed alone.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import math
+from collections.abc import Mapping
 from random import Random
+
+PURPOSES = ("training", "ladder", "tuning", "confirmation", "validation", "comparison", "retraining", "score")
+"""What several training seeds of a run are derived for."""
+NUMBERED = 64
+"""Training seeds of each purpose that are evaluated on one fold after the other; the remainder of a further one is its fold."""
 
 
 def derive_generator(seed: int, purpose: str, *parts: int | str) -> Random:
@@ -29,12 +35,18 @@ def derive_seed(seed: int, purpose: str, *parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-def follow_seed(first: int, seed: int, number: int) -> int:
-    """Return a seed next to `seed` that has the number after `first`, modulo any count of folds up to 16.
+@functools.lru_cache(maxsize=8)
+def number_training_seeds(seed: int) -> Mapping[int, int]:
+    """Return training seeds that are derived from a run's seed → their numbers; those of one purpose have numbers in a row.
 
-    A fold is a training seed's remainder (`Evaluator`), so the seeds of one comparison are measured on all folds in turn.
-
-    >>> [follow_seed(7, seed, number) % 5 for number, seed in enumerate((7, 10**9, 10**12))]
-    [2, 3, 4]
+    >>> numbers = number_training_seeds(0)
+    >>> [numbers[derive_seed(0, "comparison", at)] - numbers[derive_seed(0, "comparison", 0)] for at in range(3)]
+    [0, 1, 2]
     """
-    return seed - (seed - first - number) % math.lcm(*range(1, 17))
+    numbers: dict[int, int] = {}
+    for purpose in PURPOSES:
+        # Scores of losses begin with the training seed of a search.
+        is_first = purpose in ("training", "score")
+        first = derive_seed(seed, "training") if is_first else derive_seed(seed, purpose, 0)
+        numbers |= {first: first} | {derive_seed(seed, purpose, at): first + at for at in range(NUMBERED)}
+    return numbers

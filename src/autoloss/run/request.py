@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import recipes
-from autoloss.errors import RequestError, keep_text, unknown
+from autoloss.errors import RequestError, keep_text, quote, unknown
 from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
 from autoloss.proposing.evolution import Archive
 from autoloss.proposing.memory import SHIPPED_PRIOR, UNINFORMED, read_prior
@@ -20,7 +20,7 @@ from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import name_losses, parse_starting_losses, read_losses
 from autoloss.run.user_files import Trust, absolute_name, check_trust
 from autoloss.settings import Configuration
-from autoloss.space.branch import Sample
+from autoloss.space.branch import Branch, Sample
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
@@ -231,6 +231,17 @@ def _check_task(task: Task, configuration: Configuration, also: Sequence[str]) -
     if not task.branches:
         raise RequestError(
             f"The task {task.name} has no branches; expected at least one, such as {{'main': ActivatedBranch(…)}}."
+        )
+    given: Any = task.branches
+    if not isinstance(given, Mapping) or not all(isinstance(one, Branch) for one in given.values()):
+        raise RequestError(
+            f"The branches of the task {task.name} are {quote(given)}; expected a dictionary such as "
+            "{'main': ActivatedBranch(…)}."
+        )
+    if not isinstance(task.standard, Mapping):
+        raise RequestError(
+            f"The attribute standard of the task {task.name} is {quote(task.standard)}; expected a dictionary of the branches' "
+            "losses, such as {'main': 'baseline/ce'}."
         )
     for what, name in [("name of the task", task.name), *(("name of a branch", name) for name in task.branches)]:
         if not isinstance(name, str) or name != keep_text(name, NAME_CHARACTERS):

@@ -23,7 +23,7 @@ from autoloss.errors import RequestError, RunError, unknown
 from autoloss.evaluation.dispatch import Machines, start_workers
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.options import Count, Natural, checked
-from autoloss.proposing.chance import derive_seed, follow_seed
+from autoloss.proposing.chance import derive_seed
 from autoloss.run.beginning import describe_tries, settle_length
 from autoloss.run.identities import Identifier
 from autoloss.run.loop import Finale, Forecast, count_finale
@@ -113,10 +113,10 @@ def score(
     entrants = [_enter_loss(loss, request) for loss in losses]
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
-    first = evaluator.make_training().seed
-    others = (follow_seed(first, derive_seed(seed, "score", number), number) for number in range(1, seeds))
+    training_seeds = [evaluator.make_training().seed]
+    training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
     with _start_record(evaluator, min(workers, len(entrants) * seeds), observe, "training") as record:
-        rows = sort_by_mean(record.compare_losses(entrants, [first, *others], split))
+        rows = sort_by_mean(record.compare_losses(entrants, training_seeds, split))
     if say is not None:
         for text in (*describe_misfits(losses, request.task), *_describe_identities(request, entrants)):
             say(text)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.options import Amount, check_arguments
 from autoloss.space.branch import Branch, Role, Sample, require_measure
 from autoloss.space.form import PAIR_KERNELS, BranchForm, Kernel, PairActivation, PairColumn, PairForm, PairWeight
 from autoloss.space.operators import upcast
@@ -73,10 +74,12 @@ class PairBranch(Branch):
     limit: int = MOST_PAIRS
     seed: int = 0
     measure: PairMeasure | None = None
-    weight: float = 1.0
+    weight: Amount = 1.0
     leaves_and_roles: Mapping[str, Role] = field(default_factory=dict[str, Role], init=False)
 
     def __post_init__(self) -> None:
+        checked = ("columns", "activation", "weigh", "limit", "weight")
+        check_arguments(PairBranch, {name: getattr(self, name) for name in checked})
         leaves = {"y": Role.TARGET, "p": Role.BOTH} | ({} if self.weigh == "none" else {"w": Role.TARGET})
         object.__setattr__(self, "leaves_and_roles", leaves)
         self.form()
@@ -141,6 +144,11 @@ class PairBranch(Branch):
         names = ("value", "event", "group", "weight")
         value, event, groups, weights = (self.get_column(target, name) for name in names)
         assert value is not None
+        if event is not None and not bool(((event == 0) | (event == 1)).all()):
+            raise RequestError(
+                f"The column event has values from {event.min():g} to {event.max():g}; expected 1 where the event was observed and "
+                "0 where the observation ended before."
+            )
         first, second = find_pairs(value, event, groups, self.limit, self.seed)
         context = {"target": target, "first": first, "second": second}
         if self.weigh == "ndcg":

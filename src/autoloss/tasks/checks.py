@@ -86,7 +86,16 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
             "The network has weights in float64, and gets its inputs in float32. Convert it with .float()."
         )
     target, prediction = _predict(network.eval(), split, batch_size)
-    context = branch.make_context(prediction, convert_target(target, prediction, branch))
+    try:
+        context = branch.make_context(prediction, convert_target(target, prediction, branch))
+        context.items()
+    except RequestError:
+        raise
+    except FAILURES as error:
+        raise RequestError(
+            f"make_context of the branch {type(branch).__name__} fails: {describe_user_error(error)}. Expected a dictionary of "
+            "tensors with the target."
+        ) from error
     if isinstance(branch, ActivatedBranch):
         _check_form(target, prediction, branch, split.name)
         everything = split.whole()
@@ -100,6 +109,11 @@ def _probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) ->
         branch.leaves(prediction, context)
     except RequestError:
         raise
+    except (TypeError, KeyError, AttributeError) as error:
+        raise RequestError(
+            f"The leaves of the branch {type(branch).__name__} cannot be read: {describe_user_error(error)}. What does its context "
+            "lack?"
+        ) from error
     except (RuntimeError, ValueError, IndexError) as error:
         raise RequestError(
             f"The {split.name} targets, {target.dtype} of shape {tuple(target.shape)}, do not fit the network's prediction of "

@@ -240,7 +240,7 @@ def holds_classes(target: Tensor, branch: Branch, shape: Sequence[int]) -> bool:
 def add_shares(branch: Branch, train: Split) -> Branch:
     """Return the branch with the shares of the classes in the training data where these are tensors of single items, without space.
 
-    Of several labels at once, each has the share of the rows that have it.
+    Of several labels at once, each has its share of the rows where it is not missing.
     """
     whole = train.whole()
     if not isinstance(branch, ActivatedBranch) or branch.shares or branch.activation == "none" or whole is None:
@@ -251,9 +251,11 @@ def add_shares(branch: Branch, train: Split) -> Branch:
         classes = max(channels, 2)
         known = kept[(kept >= 0) & (kept < classes)].double()
         found = known.long().bincount(minlength=classes) / max(1, len(known))
-    elif branch.activation == "sigmoid" and target.shape[1:].numel() == channels and kept.numel() == target.numel():
-        known = target.double().flatten(1)
-        found = known.mean(dim=0)
+    elif branch.activation == "sigmoid" and target.shape[1:].numel() == channels:
+        known, labels = kept.double(), target.double().flatten(1)
+        if branch.ignore_index is not None:
+            labels = labels.where(labels != branch.ignore_index, math.nan)
+        found = labels.nanmean(dim=0).nan_to_num()
     else:
         return branch
     are_shares = len(known) > 0 and bool((known == known.round()).all()) and bool(((found >= 0) & (found <= 1)).all())

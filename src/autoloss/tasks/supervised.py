@@ -32,7 +32,7 @@ from autoloss.tasks.checks import (
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
 from autoloss.tasks.doubts import find_doubts, find_obstacle
-from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric
+from autoloss.tasks.metric import Metric, SplitMetrics, check_metric, find_metric, measure_sample, name_metric, to_float
 from autoloss.tasks.splits import Split, add_shares, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import Batches, has_threshold, measure_undecided, tune_threshold
@@ -186,9 +186,8 @@ class SupervisedTask(TrainerTask):
             for inputs, target in split.batches([split.indices[rows] for rows in drawn_rows], seed):
                 prediction = self._reading.predict(network, inputs)
                 sample = Sample(spatial(prediction), self._make_context(target, prediction))
-                initial, best = self._measure_ends(sample)
-                drawn.append((initial, best))
-                if initial < best:
+                drawn.append(self._measure_ends(sample))
+                if operator.lt(*drawn[-1]):
                     found.append(sample)
                 if len(found) == count:
                     # The protocol compares samples of one size; a cropped sample may have nothing left to gain.
@@ -278,8 +277,9 @@ class SupervisedTask(TrainerTask):
 
     def _measure_ends(self, sample: Sample) -> tuple[float, float]:
         """Return the metric of a sample's prediction, and that of the target used as prediction."""
-        ideal = self._branch.ideal(sample.context)
-        return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
+        ends = sample.prediction, self._branch.ideal(sample.context)
+        initial, best = (to_float(self._branch.metric(one, sample.context)) for one in ends)
+        return initial, best
 
     def _trainer(self, criterion: Criterion, training: Training, execution: Execution | None) -> Trainer[Any, Any]:
         schedule, execution, fit = training.schedule, execution or self._execution, self._fit

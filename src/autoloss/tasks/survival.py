@@ -54,6 +54,8 @@ class Censoring:
         [1.0, 0.5, 0.5]
         """
         distinct, places = np.unique(times, return_inverse=True)
+        # They may come as whole numbers, of which ~ is no negation.
+        events = np.asarray(events) > 0
         censored = np.bincount(places, ~events, minlength=len(distinct))
         seen = np.bincount(places, events, minlength=len(distinct))
         left = len(times) - np.cumsum(seen + censored) + censored

@@ -7,6 +7,7 @@ of a training and belongs to its record; an `Execution` may differ between machi
 
 from __future__ import annotations
 
+import cmath
 import collections
 import inspect
 import itertools
@@ -231,6 +232,11 @@ def fit(
             f"The recipe's optimizer is {name_kind(optimizer)}, whose step() needs a closure; expected one without, such as "
             "torch.optim.AdamW."
         )
+    if not {*map(id, _list_parameters(optimizer))} & {*map(id, network.parameters())}:
+        raise RequestError(
+            "The recipe's optimizer holds none of the network's weights, so that a training would change nothing. Give it the "
+            "parameters that it is called with: lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr)."
+        )
     rates = Rates(optimizer, recipe, steps)
     scaler = torch.amp.GradScaler(execution.torch_device.type, enabled=execution.precision == "float16")
     training = TrainingState(network, optimizer, scaler)
@@ -332,7 +338,8 @@ def scale_gradients(gradients: Sequence[Tensor], norm: float, *, always: bool = 
 def measure_norm(gradients: Sequence[Tensor]) -> float:
     """Return the joint norm of gradients."""
     # In double precision: the square of 1e20 overflows float32.
-    return torch.stack([torch.linalg.vector_norm(each, dtype=torch.float64) for each in gradients]).norm().item()
+    real = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
+    return torch.stack([torch.linalg.vector_norm(each, dtype=torch.float64) for each in real]).norm().item()
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -340,7 +347,7 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     sums = [tensor.detach().sum() for tensor in tensors]
     if all(total.device.type == "cpu" for total in sums):
         pairs = zip(sums, tensors, strict=True)
-        return all(math.isfinite(total.item()) or bool(tensor.isfinite().all()) for total, tensor in pairs)
+        return all(cmath.isfinite(total.item()) or bool(tensor.isfinite().all()) for total, tensor in pairs)
     return bool(torch.stack(sums).isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,11 +65,13 @@ def fit_elsewhere(
     thinned, or where and why the training diverged.
     """
     loss = _WatchedLoss(compute, observe)
-    try:
+    with contextlib.suppress(_NotFiniteError):
         # Seeds of 64 bits are too large for NumPy, which other libraries seed.
         fit(network.train(), loss, replace(training, seed=training.seed % 2**32))
-    except _NotFiniteError:
-        return Diverged(len(loss.curve), "the loss is not finite")
+    # A trainer may catch exceptions and go on.
+    for step, value in loss.curve:
+        if not math.isfinite(value):
+            return Diverged(step, "the loss is not finite")
     if not loss.curve:
         share = training.fidelity
         few = f"At {share:g} of the schedule, train one step at least: max(1, round({share:g} * steps)). " * (share < 1)

@@ -42,7 +42,7 @@ class Regions:
         p: Probabilities, (N, C, H, W), zero at positions that do not count.
         y: One-hot classes, (N, C, H, W), zero at the same positions. They are whole regions even if the branch trains trees on
             borders: a hand-written loss for borders derives them itself.
-        counted: True at positions that count, (N, 1, H, W).
+        counted: True at positions that count, (N, 1, H, W); of labels some of which are missing (N, C, H, W).
         divisor: Divisor of the branch: N·H·W, or the number of positions that count.
         tolerance: Tolerance of border metrics, in pixels.
         shares: Of the classes in the training data, one each.
@@ -158,7 +158,7 @@ def _get_shares(regions: Regions) -> Tensor:
     A class that the training data lack, and those of another schedule may have, has the share of the rarest.
     """
     if not regions.shares:
-        return (regions.y.sum(POSITIONS) / regions.counted.sum().clamp(min=1)).clamp(min=EPSILON)
+        return (regions.y.sum(POSITIONS) / regions.counted.sum(POSITIONS).clamp(min=1)).clamp(min=EPSILON)
     if len(regions.shares) != regions.p.shape[1]:
         raise RequestError(f"The branch has shares of {len(regions.shares)} classes; expected {regions.p.shape[1]}.")
     rarest = min((share for share in regions.shares if share), default=1.0)

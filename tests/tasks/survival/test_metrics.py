@@ -32,6 +32,19 @@ def as_records(times: np.ndarray, events: np.ndarray) -> np.ndarray:
     return np.array(list(zip(events, times, strict=True)), dtype=[("event", bool), ("time", float)])
 
 
+@pytest.mark.parametrize("name", ["c_index", "uno_c", "time_auc"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float64])
+def test_events_may_be_numbers(name: str, dtype: type):
+    generator = np.random.default_rng(0)
+    times, events = generator.exponential(size=60), generator.random(60) < 0.6
+    target = torch.as_tensor(np.stack([times, events], axis=1))
+    scores = torch.as_tensor(generator.normal(size=60) - times)
+    by_flags, by_numbers = (
+        SURVIVAL_METRICS[name].with_censoring(times, given)(scores, target) for given in (events, events.astype(dtype))
+    )
+    assert by_numbers == by_flags
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ties", [False, True])
 def test_harrells_c_is_that_of_lifelines_and_scikit_survival(seed: int, ties: bool):
