@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,8 +155,7 @@ class SupervisedTask(TrainerTask):
         self.standard = {} if standard is None else {MAIN: standard}
         self._shape = probe_splits(network, proxy, branch, self.recipes["proxy"])
         self.obstacle = find_obstacle(proxy["train"])
-        self._has_space = self._shape[2:].numel() > 1
-        self._dtype = proxy["train"].first(1)[1].dtype
+        self._has_space, self._dtype = self._shape[2:].numel() > 1, proxy["train"].first(1)[1].dtype
         self._branch = add_shares(self._set_measure(branch), proxy["train"])
         read = [describe_splits(proxy, self._branch, self._shape), *describe_folds(self._splits["proxy"], data)]
         if recipe.batch_size not in (None, size := self.recipes["proxy"].batch_size):
@@ -252,6 +252,8 @@ class SupervisedTask(TrainerTask):
         other._also = others if self._metric is metric else {name_metric(self._metric): self._metric, **others}
         other.also = tuple(other._also)
         other._branch = other._set_measure(self._branch)
+        if "measure" in getattr(reference := cast(Any, self.describe_reference), "keywords", ()):
+            other.describe_reference = functools.partial(reference, measure=metric)
         return other
 
     def _set_measure(self, branch: Branch) -> Branch:
@@ -302,8 +304,7 @@ class SupervisedTask(TrainerTask):
         """Return the loss as a function of prediction and target, in float32 at any precision of the network."""
 
         def compute(prediction: Tensor, target: Tensor) -> Tensor:
-            prediction = upcast(prediction)
-            return criterion[MAIN](prediction, self._make_context(target, prediction))
+            return criterion[MAIN](raw := upcast(prediction), self._make_context(target, raw))
 
         return compute
 
@@ -326,8 +327,7 @@ class SupervisedTask(TrainerTask):
             prediction = self._reading.predict(network, self._execution.move(inputs))
             probabilities = self._activate(prediction, target)[0].cpu()
             # With one channel, the prediction is the probability of the second of two classes.
-            several_classes = probabilities.ndim > target[0].ndim
-            classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
+            classes = probabilities.argmax(0) if probabilities.ndim > target[0].ndim else (probabilities > 0.5).long()
             yield Picture(list_tensors(inputs)[0][0].cpu(), target[0].reshape(classes.shape), classes)
 
     def _make_loss(

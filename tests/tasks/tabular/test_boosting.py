@@ -32,5 +32,19 @@ def test_a_class_that_training_lacks_is_never_predicted():
     assert not (seen[0].argmax(dim=1) == 1).any()
 
 
+def test_it_is_measured_by_the_metric_that_was_chosen():
+    def accuracy(prediction, target):
+        assert prediction.sum(dim=1).allclose(torch.ones(len(prediction)))
+        return (prediction.argmax(dim=1) == target).double().mean().item()
+
+    task = autoloss.tasks.get("tabular", data="wine", metric="auc")
+    own, further = task.with_metric("accuracy", accuracy), task.with_metric("mcc")
+    told = [one.describe_reference("test") for one in (task, own, further)]
+    assert len(set(told)) == 3
+    assert told[2] == autoloss.tasks.get("tabular", data="wine", metric="mcc").describe_reference("test")
+    task.describe_reference = str
+    assert task.with_metric("mcc").describe_reference is str
+
+
 def test_other_tasks_have_none():
     assert autoloss.tasks.get("digits-seg", train=16, valid=4, test=4).describe_reference is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from autoloss.numbers import figure
 from autoloss.options import Amount, Count, ShareBelowOne, declare
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
+from autoloss.tasks.metric import Metric, Pair, measure_sample
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.table_task import TableOptions, find_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
@@ -98,19 +99,22 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
         name="tabular",
         also=further,
     )
-    task.describe_reference = partial(describe_boosting, splits, measure, len(table.classes))
+    task.describe_reference = partial(_describe_reference, splits, len(table.classes), measure=measure)
     task.describe_data(table.describe(Path(options.data).name, options.target))
     return task
 
 
-def describe_boosting(
-    splits: Mapping[str, tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], float], classes: int, split: str
-) -> str:
+def _describe_reference(splits: Mapping[str, Pair], classes: int, split: str, *, measure: Metric) -> str:
+    # `SupervisedTask.with_metric` gives another metric.
+    return describe_boosting(splits, measure, classes, split)
+
+
+def describe_boosting(splits: Mapping[str, Pair], measure: Metric, classes: int, split: str) -> str:
     """Fit on the train split and say what the metric of the predictions on another one is.
 
     Args:
         splits: Inputs (N, F) and targets (N,) by name.
-        measure: (raw prediction (N, C), target) → metric; the logarithms of probabilities are logits.
+        measure: Metric of probabilities (N, C), or of values (N, 1).
         classes: Their number; 0 for a regression.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -119,14 +123,14 @@ def describe_boosting(
     held_out, truth = splits[split]
     if classes:
         model = HistGradientBoostingClassifier(random_state=0).fit(inputs, target)
-        raw = np.full((len(held_out), classes), -30.0, dtype=np.float32)
-        raw[:, model.classes_.astype(int)] = np.log(model.predict_proba(held_out.numpy()) + 1e-12)
+        found = np.zeros((len(held_out), classes), dtype=np.float32)
+        found[:, model.classes_.astype(int)] = model.predict_proba(held_out.numpy())
     else:
-        raw = HistGradientBoostingRegressor(random_state=0).fit(inputs, target).predict(held_out.numpy())
-        raw = raw.astype(np.float32)[:, None]
+        model = HistGradientBoostingRegressor(random_state=0).fit(inputs, target)
+        found = model.predict(held_out.numpy()).astype(np.float32)[:, None]
     return (
         f"For reference, scikit-learn's gradient boosting with its defaults, the usual alternative on a table, has "
-        f"{figure(measure(torch.from_numpy(raw), truth))} on the {split} split."
+        f"{figure(measure_sample(measure, torch.from_numpy(found), truth))} on the {split} split."
     )
 
 
