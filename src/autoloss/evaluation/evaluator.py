@@ -197,8 +197,8 @@ class Evaluator:
     def _choose_fold(self, training: Training) -> Training:
         """Return it at the fold of its seed: several seeds are evaluated on different examples, all losses of one on the same."""
         folds, numbers = self.task.folds, number_training_seeds(self.configuration.seed)
-        fold = (numbers.get(training.seed, training.seed) + training.fold) % folds
-        return replace(training, fold=fold) if training.fold < folds else training
+        number = numbers.get(training.seed, training.seed)
+        return replace(training, fold=(number + training.fold) % folds) if training.fold < folds else training
 
     def bind_loss(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
         """Return the criterion of a training with a loss: bound to the branches, with its weights and scale."""
