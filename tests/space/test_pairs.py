@@ -51,7 +51,7 @@ def test_what_a_branch_of_pairs_cannot_be_is_named(wrong: dict[str, Any], messag
         PairBranch(**wrong)
 
 
-@pytest.mark.parametrize("events", [[1.0, 2, 2], [0, -1, 1], [0, 0.5, 1]])
+@pytest.mark.parametrize("events", [[1.0, 2, 2], [0, -1, 1], [0, 0.5, 2]])
 def test_events_are_0_and_1(events: list[float]):
     target = torch.stack([torch.arange(3.0), torch.tensor(events)], dim=1)
     with pytest.raises(RequestError, match=r"column event has values from .* expected 1 where the event was observed"):

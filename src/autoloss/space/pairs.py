@@ -144,7 +144,8 @@ class PairBranch(Branch):
         names = ("value", "event", "group", "weight")
         value, event, groups, weights = (self.get_column(target, name) for name in names)
         assert value is not None
-        if event is not None and not bool(((event == 0) | (event == 1)).all()):
+        # Codes such as 1 and 2 would make an event of each censored row.
+        if event is not None and bool(((event == event.round()) & (event != 0) & (event != 1)).any()):
             raise RequestError(
                 f"The column event has values from {event.min():g} to {event.max():g}; expected 1 where the event was observed and "
                 "0 where the observation ended before."
