@@ -145,7 +145,7 @@ class PairBranch(Branch):
         value, event, groups, weights = (self.get_column(target, name) for name in names)
         assert value is not None
         # Codes such as 1 and 2 would make an event of each censored row.
-        if event is not None and bool(((event == event.round()) & (event != 0) & (event != 1)).any()):
+        if event is not None and bool(((event.double() % 1 == 0) & (event != 0) & (event != 1)).any()):
             raise RequestError(
                 f"The column event has values from {event.min():g} to {event.max():g}; expected 1 where the event was observed and "
                 "0 where the observation ended before."
