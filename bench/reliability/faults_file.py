@@ -222,11 +222,12 @@ def full_disk(folder: Path, known: Clean, *, periods: int = 3, kinds: Sequence[s
     """Let the disk run full several times in a run, and make room each time after a while."""
     violations, equal, tried, skipped = [], True, 0, []
     for kind in kinds:
-        directory, result = folder / f"full-{kind}", folder / f"full-{kind}.result"
-        ended = waited(forked(partial(_run_full, kind, directory, known, periods, result)))
-        if ended == -signal.SIGKILL and not any(folder.glob(f"full-{kind}/**/{FILE}")):
-            # A process that was forked beside threads may wait for one of them before its run begins.
-            ended = waited(forked(partial(_run_full, kind, directory, known, periods, result)))
+        result, ended = folder / f"full-{kind}.result", -signal.SIGKILL
+        for attempt in range(2):
+            # A process that was forked beside threads may wait for one of them; a run that hangs does so again.
+            if ended == -signal.SIGKILL:
+                directory = folder / f"full-{kind}-{attempt}"
+                ended = waited(forked(partial(_run_full, kind, directory, known, periods, result)))
         if ended == UNAVAILABLE:
             skipped.append(kind)
             continue
