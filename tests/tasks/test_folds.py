@@ -119,6 +119,26 @@ def test_two_classes_are_in_every_fold_in_each_form_of_their_targets(form):
     assert [int(target[fold["valid"].indices].sum()) for fold in made._splits["proxy"]] == [2, 2, 2]
 
 
+def test_values_are_not_all_read_to_be_split():
+    class Counted(Items):
+        reads = 0
+
+        def __getitem__(self, index: int) -> Any:
+            Counted.reads += 1
+            return self.pair[0][index], self.pair[1][index]
+
+    inputs = rows()[0]
+    reading = Data(rows_per_sample=16, folds=3)
+    SupervisedTask(
+        lambda: nn.Linear(4, 1),
+        Counted((inputs, inputs[:, 0])),
+        activation="none",
+        metric=lambda p, y: 0.5,
+        data=reading,
+    )
+    assert 0 < Counted.reads < ROWS
+
+
 def test_values_and_images_are_split_without_classes():
     inputs = rows()[0]
     values = task((inputs, inputs[:, :2]), activation="none", metric=lambda p, y: -(p - y).square().mean(), test=None)

@@ -179,11 +179,11 @@ class Split:
                 + ("Lower folds." if count else "Give valid=….")
             )
         _, target = self.first(1)
-        read = self.in_order(1024) if target.numel() == 1 else ()
+        are_classes = target.ndim == 1 and not target.is_floating_point()
+        # Two classes may come as 0.0 and 1.0 or in a column. So do values, which are not all read unless the first may be a class.
+        read = self.in_order(1024) if are_classes or (target.numel() == 1 and target.item() in (0, 1)) else ()
         labels = torch.cat([torch.zeros(0).double(), *(targets.reshape(-1).double() for _, targets in read)])
         values, numbers = labels.unique(return_counts=True)
-        # Two classes may come as 0.0 and 1.0 or in a column, as values do.
-        are_classes = target.ndim == 1 and not target.is_floating_point()
         if not len(labels) or not (are_classes or {*values.tolist()} <= {0, 1}):
             drawn = KFold(parts, shuffle=True, random_state=0).split(self.indices)
         else:
