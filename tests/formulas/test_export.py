@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -540,6 +541,19 @@ def test_own_operators_go_along_with_their_source(tmp_path):
     ):
         torch.testing.assert_close(found, expected)
     assert ruff("check", tmp_path / "own.py") == ""
+
+
+def FoundLoss(x: torch.Tensor) -> torch.Tensor:  # noqa: N802
+    return 2 * x
+
+
+def test_a_class_is_not_named_as_an_own_function(tmp_path):
+    tree = build(Operator("twice", 1, FoundLoss), leaf("p"))
+    text = to_python(Loss(tree), {"main": ActivatedBranch().form()}, title="Found", facts={})
+    assert "criterion = FoundLoss2()" in text
+    (tmp_path / "named.py").write_text(text, encoding="utf-8")
+    criterion = runpy.run_path(str(tmp_path / "named.py"))["FoundLoss2"]()
+    assert criterion(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)).item() == 2.0
 
 
 def test_what_cannot_be_taken_home_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 
@@ -78,7 +78,7 @@ def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts:
     """
     check_forms(loss, forms)
     own = read_own_functions(loss)
-    names = _name_classes(title, list(loss))
+    names = _name_classes(title, list(loss), own)
     classes = [_write_class(names[branch], branch, tree, forms[branch]) for branch, tree in loss.items()]
     functions, used = select_functions("\n\n\n".join(classes), own)
     standard = ["import math"] * ("math" in used) + ["from typing import Any"] * ("Any" in used)
@@ -272,8 +272,8 @@ def wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
     )
 
 
-def _name_classes(title: str, branches: Sequence[str]) -> dict[str, str]:
-    """Name the class of each branch after the title, in CamelCase; the word `Loss` keeps it from any other name."""
+def _name_classes(title: str, branches: Sequence[str], functions: Collection[str]) -> dict[str, str]:
+    """Name the class of each branch after the title, in CamelCase; the word `Loss` keeps it from any name but own functions'."""
     names: dict[str, str] = {}
     for branch in branches:
         text = f"{clean_text(title, TITLE_LENGTH)} {'' if branch == MAIN else clean_text(branch, TITLE_LENGTH)}"
@@ -282,7 +282,7 @@ def _name_classes(title: str, branches: Sequence[str]) -> dict[str, str]:
         stem = re.sub(r"^\d+", "", "".join(words))[:TITLE_LENGTH] or "Found"
         stem = stem[0].upper() + stem[1:] + ("" if "Loss" in stem else "Loss")
         numbered = (stem if number == 1 else f"{stem}{number}" for number in count(1))
-        names[branch] = next(name for name in numbered if name not in names.values())
+        names[branch] = next(name for name in numbered if name not in {*names.values(), *functions})
     return names
 
 
