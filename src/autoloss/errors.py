@@ -116,7 +116,7 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
     RequestError("There is no metric named 'miuo'. Did you mean 'miou'? Known: miou, gacc.")
     """
     names = list(known)
-    text = f"There is no {kind} named {quote(found)}.{suggest(found, names)}"
+    text = f"There is no {kind} named {quote(found)}.{suggest(str(found), names)}"
     return RequestError(f"{text} Known: {join_names(names) or 'none'}.")
 
 

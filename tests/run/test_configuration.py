@@ -66,6 +66,7 @@ def test_every_setting_takes_its_own_value_as_text(name):
     [
         ({"evolution.lagg": "2"}, "no setting named 'evolution.lagg'. Did you mean 'evolution.lag'"),
         ({"lag": "2"}, "no setting named 'lag'"),
+        ({1: 2}, "no setting named 1. Known: "),
         ({"evolution.lag": "two"}, "evolution.lag is 'two'; expected a whole number"),
         ({"evolution.lag": "0"}, "evolution.lag is 0; expected .* at least 1"),
         ({"evolution.tournament": "1.5"}, "evolution.tournament is 1.5; expected .* at most 1"),
