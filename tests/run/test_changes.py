@@ -40,8 +40,24 @@ def hits_of_first(prediction: Tensor, target: Tensor) -> float:
     return (prediction.argmax(dim=1) == target)[target == 0].double().mean().item()
 
 
+def squared_hits(prediction: Tensor, target: Tensor) -> float:
+    """Equal to `hits` of an untrained network, and of the target itself."""
+    return hits(prediction, target) ** 2 if hits(prediction, target) > 0.5 else hits(prediction, target)
+
+
 def failing(prediction: Tensor, target: Tensor) -> float:
     raise ValueError("no such column")
+
+
+class Own(nn.Module):
+    """Prints the address of an object."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.forward = function
+
+    def extra_repr(self) -> str:
+        return repr(object())
 
 
 def make(
@@ -54,6 +70,7 @@ def make(
     epochs: int = 3,
     classes: int = 3,
     cell: str = "",
+    dropout: float = 0.0,
 ) -> autoloss.SupervisedTask:
     def draw(split: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
         inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
@@ -63,7 +80,7 @@ def make(
         return inputs * (1 + 1e-7 * (cell == "none")), target
 
     return autoloss.SupervisedTask(
-        lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)),
+        lambda: nn.Sequential(nn.Linear(4, width), Own(torch.relu), nn.Dropout(dropout), nn.Linear(width, classes)),
         train=draw("train", 96, data),
         valid=draw("valid", 64, 100 + valid),
         test=draw("test", 64, 200 + (valid if test is None else test)),
@@ -98,8 +115,10 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
     ("changed", "expected"),
     [
         ({"metric": hits_of_first}, "the untrained network scores 0."),
+        ({"metric": squared_hits}, "the metric of the branch main differs on the samples of the run"),
         ({"data": 1}, "the samples of the branch main differ: its data or network changed"),
         ({"width": 9}, "the samples of the branch main differ: its data or network changed"),
+        ({"dropout": 0.5}, "since the run began: the network differs."),
         ({"valid": 1}, "the untrained network scores 0."),
         ({"test": 1}, "on the test split: the metric, the network or the test split changed"),
         ({"standard": "baseline/dice"}, "its standard loss is baseline/dice instead of baseline/ce"),
@@ -178,6 +197,27 @@ def test_a_verdict_holds_trainings_on_one_task_only(run: Path):
     again = measure(make(), 4)
     assert "the task is again as the run began" in open_run(directory).settings.changes[-1]
     assert {name: again[name] for name in before} == before
+
+
+def test_a_retraining_holds_trainings_of_one_task_only(run: Path):
+    def retrain(task: autoloss.SupervisedTask, seeds: int, out: str = "retraining") -> autoloss.Retraining:
+        said.clear()
+        return autoloss.retrain(
+            run, task=task, training_seeds=seeds, against=["ce"], out=run / out, say=said.append, learning_rate=1.0
+        )
+
+    said: list[str] = []
+    assert "changes" not in retrain(make(), 1).settings
+    assert not any(text.startswith(EXPECTED) for text in said)
+    for changed in (make(width=9), make(metric=squared_hits), make(cell="test"), make(classes=4)):
+        with pytest.raises(
+            autoloss.errors.RequestError, match=r"another retraining: changes is None there and 'The task"
+        ):
+            retrain(changed, 2)
+    found = retrain(make(width=9), 1, "wider")
+    assert said[0] == found.settings["changes"]
+    assert said[0].startswith(EXPECTED)
+    assert len(retrain(make(), 2).rows[0].outcomes) == 2
 
 
 class Moved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -22,7 +22,7 @@ from autoloss.proposing.records import Attempt, Job, Outcome, RejectionBatch, Tr
 from autoloss.rejection.engine import draw_directions
 from autoloss.rejection.engines import ENGINES
 from autoloss.rejection.protocol import Verdict, measure_reference
-from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
+from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_half_to_ideal, move_to_ideal
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
@@ -284,6 +284,19 @@ class Evaluator:
             return None
         ((name, drawn),) = self.samples.items()
         return mean(measure_reference(self.task.branches[name], drawn).best)
+
+    def measure_half_right(self) -> dict[str, list[float]]:
+        """Return branch → metric of each sample with half of its positions right: numbers that differ from metric to metric.
+
+        An undefined metric counts as 0; a branch whose metric fails is left out, since its tests and trainings tell that.
+        """
+        generator, found = torch.Generator().manual_seed(self.configuration.seed), dict[str, list[float]]()
+        for name, branch in self.task.branches.items():
+            with isolate(), suppress(*FAILURES):
+                moved = [move_half_to_ideal(branch, sample, generator) for sample in self.samples[name]]
+                values = [float(branch.metric(sample.prediction, sample.context)) for sample in moved]
+                found[name] = [value if math.isfinite(value) else 0.0 for value in values]
+        return found
 
 
 def draw_samples(task: Task, count: int, seed: int, least: int | None = None) -> Samples:

@@ -99,6 +99,7 @@ def write_start(request: Request, evaluator: Evaluator, final: bool, drive: Driv
         alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
         untrained=evaluator.measure_untrained(),
         untrained_on_test=read_untrained_on_test(evaluator),
+        half_right=evaluator.measure_half_right(),
         fingerprints={split: [*map(float, numbers)] for split, numbers in task.fingerprints().items()},
         samples_digest=sample_files.save(store.path.parent, evaluator.samples),
     )

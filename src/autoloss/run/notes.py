@@ -23,7 +23,7 @@ from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict
 from autoloss.store.store import Store
-from autoloss.tasks.task import Task
+from autoloss.tasks.task import NETWORK, Task
 from autoloss.workers.leases import build
 from autoloss.zoo.entries import say_loss
 
@@ -144,13 +144,15 @@ class Concerns:
         return found
 
 
-def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
+def describe_changes(evaluator: Evaluator, settings: RunSettings, *, untrained: bool = True) -> str:
     """Say in a sentence how the task differs from the beginning of the run; an empty text where it does not.
 
-    Samples, the untrained network's score, the standard loss and the recipe are compared. Another number of outputs is refused.
+    Samples, the metric on them, the untrained network's score, the standard loss and the recipe are compared. Another number
+    of outputs is refused.
 
     Args:
         evaluator: With the samples that the run keeps.
+        untrained: Whether networks are evaluated on whole splits, which takes longer than all else.
     """
     task, configuration = evaluator.task, settings.configuration
     found: list[str] = []
@@ -163,22 +165,18 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
             raise RequestError(_advise_changed([f"the branch {name} has {has} outputs instead of {had}"]))
         same = _are_same(evaluator.samples[name], now)
         found += [] if same else [f"the samples of the branch {name} differ: its data or network changed"]
+    found += [
+        f"the metric of the branch {name} differs on the samples of the run"
+        for name, now in evaluator.measure_half_right().items()
+        if (before := settings.half_right.get(name)) and not np.allclose(now, before, RELATIVE, ABSOLUTE)
+    ]
     prints = task.fingerprints()
     found += [
-        f"the {split} data differ"
-        for split, before in settings.fingerprints.items()
-        if before and (now := [*map(float, prints.get(split, ()))]) and not _have_one_print(before, now)
+        "the network differs" if name == NETWORK else f"the {name} data differ"
+        for name, before in settings.fingerprints.items()
+        if before and (now := [*map(float, prints.get(name, ()))]) and not _have_one_print(before, now)
     ]
-    with suppress(*FAILURES):
-        for split, before, now in (
-            ("valid", settings.untrained, evaluator.measure_untrained()),
-            (TEST, settings.untrained_on_test, read_untrained_on_test(evaluator)),
-        ):
-            if before is None or (now is not None and math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
-                continue
-            score = "has no score" if now is None else f"scores {figure(now)}"
-            changed = f"the metric, the network or the {split} split changed"
-            found.append(f"the untrained network {score} instead of {figure(before)} on the {split} split: {changed}")
+    found += _compare_untrained(evaluator, settings) if untrained else []
     if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
         now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
         found.append(f"its standard loss is {now or 'none'} instead of {before}")
@@ -190,6 +188,21 @@ def _describe_changes(evaluator: Evaluator, settings: RunSettings) -> str:
         if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
     ]
     return _advise_changed(found) if found else ""
+
+
+def _compare_untrained(evaluator: Evaluator, settings: RunSettings) -> list[str]:
+    found: list[str] = []
+    with suppress(*FAILURES):
+        for split, before, now in (
+            ("valid", settings.untrained, evaluator.measure_untrained()),
+            (TEST, settings.untrained_on_test, read_untrained_on_test(evaluator)),
+        ):
+            if before is None or (now is not None and math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
+                continue
+            score = "has no score" if now is None else f"scores {figure(now)}"
+            changed = f"the metric, the network or the {split} split changed"
+            found.append(f"the untrained network {score} instead of {figure(before)} on the {split} split: {changed}")
+    return found
 
 
 def _advise_changed(found: Sequence[str]) -> str:
@@ -221,7 +234,7 @@ def note_changes(
     Args:
         candidates: Number of candidates that were proposed before.
     """
-    changed, kept = _describe_changes(evaluator, settings), list(settings.changes)
+    changed, kept = describe_changes(evaluator, settings), list(settings.changes)
     for text in filter(None, [*_describe_upgrade(settings.build), changed]):
         say(text)
         if not any(one.endswith(text) for one in kept):

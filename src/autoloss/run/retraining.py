@@ -21,14 +21,16 @@ from autoloss.comparison.retrain import (
     choose_baselines,
     choose_execution,
 )
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, RunError, unknown
 from autoloss.options import Count, Positive, checked
+from autoloss.run.notes import describe_changes
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
 from autoloss.run.scoring import describe_misfits
 from autoloss.run.user_files import check_trust, importable_files
 from autoloss.space.operators import Operator
+from autoloss.store import samples as sample_files
 from autoloss.store.database import ignore
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
@@ -106,16 +108,20 @@ def retrain(
     configuration = found.configuration.changed({"search.learning_rate": rate})
     table = operator_table(found.operators, operators)
     request = Request(task=loaded, reference=name, configuration=configuration, operators=table)
-    evaluator = prepare(request, samples=False)
+    evaluator, tell = prepare(request, samples=False), say or ignore
+    is_own = name == found.settings.task and loaded.branches.keys() == found.settings.branches.keys()
+    changed = _describe_changes(request, found) if is_own else ""
+    if changed:
+        tell(changed)
     retrainer = Retrainer(
         directory=Path(out) if out is not None else Path(directory) / RETRAINING,
         evaluator=evaluator,
-        settings=_settings(evaluator.task, name, split, execution or Execution()),
+        settings=_settings(evaluator.task, name, split, execution or Execution(), changed),
         split=split,
         execution=execution,
         checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,
         observe=observe,
-        say=say or ignore,
+        say=tell,
     )
     entrants, compared = [Entrant(f"#{loss.id}", loss.formula)], list[Entrant]()
     if against is None and learning_rate is None:
@@ -124,8 +130,8 @@ def retrain(
     if not compared:
         entrants += choose_baselines(against, loaded)
         for text in describe_misfits([one.loss for one in entrants], loaded):
-            retrainer.say(text)
-    entrants = [*_choose_learning_rates(entrants, found, learning_rate, retrainer.say), *compared]
+            tell(text)
+    entrants = [*_choose_learning_rates(entrants, found, learning_rate, tell), *compared]
     seeds = entrant.training_seeds(
         found.configuration.seed, RETRAINING, SEEDS if training_seeds is None else training_seeds
     )
@@ -169,7 +175,19 @@ def _choose_learning_rates(
     return [replace(entrant, learning_rate=asked_for).spell_out() for entrant in entrants]
 
 
-def _settings(task: Task, name: TaskReference, split: str, execution: Execution) -> dict[str, Any]:
+def _describe_changes(request: Request, found: Search) -> str:
+    """Say how the task differs from the beginning of its run, as far as samples and data in memory tell."""
+    try:
+        samples = sample_files.load(found.directory, found.settings.samples_digest)
+        return describe_changes(prepare(replace(request, samples=samples)), found.settings, untrained=False)
+    except RequestError as error:
+        return str(error)
+    except RunError:
+        # A run may come without its samples.
+        return ""
+
+
+def _settings(task: Task, name: TaskReference, split: str, execution: Execution, changed: str) -> dict[str, Any]:
     """Return what all trainings of one folder share."""
     return {
         "task": name.name or task.name,
@@ -178,6 +196,7 @@ def _settings(task: Task, name: TaskReference, split: str, execution: Execution)
         "recipe": dict(task.recipe(FULL)),
         "precision": execution.precision,
         "channels_last": execution.channels_last,
+        **({"changes": changed} if changed else {}),
     }
 
 

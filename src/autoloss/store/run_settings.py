@@ -99,6 +99,7 @@ class RunSettings:
         samples_digest: Digest of the file of samples.
         untrained: Score of the network with which the trainings begin, where the task tells it.
         untrained_on_test: Likewise on the test split, by which a later comparison knows that it is the same.
+        half_right: Branch → metric of the samples with half of their positions right, by which another metric is noticed.
         fingerprints: Split → numbers that change with its data, if they are in memory.
         standard: Score of the standard loss at the first of several rungs.
         standard_loss: Branch → formula or name in the zoo of the task's standard loss.
@@ -127,6 +128,7 @@ class RunSettings:
     samples_digest: str = ""
     untrained: float | None = None
     untrained_on_test: float | None = None
+    half_right: Mapping[str, Sequence[float]] = field(default_factory=dict)
     fingerprints: Mapping[str, Sequence[float]] = field(default_factory=dict)
     standard: float | None = None
     standard_loss: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -13,6 +15,7 @@ from autoloss.errors import FAILURES, RequestError, describe_user_error, name_ki
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Branch
 from autoloss.tasks.splits import Split
+from autoloss.tasks.task import NETWORK
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import describe_inputs, list_tensors
@@ -39,6 +42,17 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     if not isinstance(built, nn.Module):
         raise RequestError(f"The network is {name_kind(built)}; expected an nn.Module, or a function returning one.")
     return built
+
+
+def fingerprint(
+    splits: Mapping[str, Split], network: Callable[[], nn.Module] | nn.Module
+) -> dict[str, Sequence[float]]:
+    """Return numbers by which a change of the data or of the network is noticed, as `Task.fingerprints` does."""
+    # What it prints has the settings of layers that act in training only, such as dropout.
+    with seed_generators(0):
+        printed = re.sub(" at 0x[0-9a-f]+", "", repr(build_network(network)))
+    prints = {label: split.fingerprint() for label, split in splits.items()}
+    return {**prints, NETWORK: [zlib.crc32(printed.encode("utf-8", "replace"))]}
 
 
 def probe_splits(

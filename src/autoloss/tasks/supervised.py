@@ -28,6 +28,7 @@ from autoloss.tasks.checks import (
     describe_sum,
     describe_unusable_samples,
     find_misfits,
+    fingerprint,
     probe_splits,
 )
 from autoloss.tasks.constants import measure_best_constant
@@ -210,13 +211,12 @@ class SupervisedTask(TrainerTask):
             return measure_best_constant(predicted, self._branch, self._measure_score)
 
     def fingerprints(self) -> Mapping[str, Sequence[float]]:
-        return {label: split.fingerprint() for label, split in self._splits["proxy"][0].items()}
+        return fingerprint(self._splits["proxy"][0], self._networks["proxy"])
 
     def diagnose(self) -> Sequence[str]:
         doubts = find_doubts(self._splits["proxy"][0], self._branch, self._shape)
         if self._full.network or self._full.data:
-            full, splits = self._networks["full"], self._splits["full"][0]
-            doubts += find_misfits(full, splits, self._branch, self.recipes["full"])
+            doubts += find_misfits(self._networks["full"], self._splits["full"][0], self._branch, self.recipes["full"])
         return doubts
 
     def lengthen(self, factor: float) -> SupervisedTask:

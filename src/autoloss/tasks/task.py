@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from autoloss.training.loop import Execution
 
 
+NETWORK = "network"
+"""Key of the numbers that change with a task's network."""
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """An image with its target and the prediction of a trained network.
@@ -141,7 +145,7 @@ class Task(ABC):
         return None
 
     def fingerprints(self) -> Mapping[str, Sequence[float]]:
-        """Return numbers that change with the data of a split, by split; none for data that are not in memory."""
+        """Return split → numbers that change with its data, and `NETWORK` → such of the network; none for what is not in memory."""
         return {}
 
     def constant_score(self) -> float | None:
