@@ -123,6 +123,12 @@ def test_none_leaves_the_losses_of_the_settings_out(tmp_path):
         assert len(found.configuration.evolution.start) == expected
 
 
+def test_losses_that_are_given_come_before_those_of_the_settings():
+    settings = {"evolution.start": "baseline/ce"}
+    start = make_request(QuickTask(), settings, start=["(p - y)**2", "mul(neg(y), p)"]).start
+    assert [*map(str, start)] == ["square(add(p, neg(y)))", "mul(neg(y), p)", CE]
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

@@ -52,6 +52,14 @@ def test_lightgbm_learns_the_model_of_its_built_in_objective(weight, tmp_path):
         np.testing.assert_allclose(loaded.predict(INPUTS), expected.predict(INPUTS), rtol=1e-6, atol=1e-6)
 
 
+def test_weights_count_as_the_libraries_keep_them():
+    """A start that differs by 1e-9 turned splits between nearly equal gains."""
+    starts = [
+        BINARY.objective("lightgbm", LABELS, weight).objective.start for weight in (WEIGHT, WEIGHT.astype(np.float32))
+    ]
+    np.testing.assert_array_equal(*starts)
+
+
 @pytest.mark.parametrize("weight", [None, WEIGHT])
 def test_xgboost_learns_the_model_of_its_built_in_objective(weight, tmp_path):
     xgboost = pytest.importorskip("xgboost")

@@ -137,7 +137,8 @@ def make_request(
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     known = name_losses(configuration.evolution.start)
-    wanted = [*([] if NOTHING in start else known), *read_losses(one for one in start if one != NOTHING)]
+    # Those that are given come first: a small budget does not reach all.
+    wanted = [*read_losses(one for one in start if one != NOTHING), *([] if NOTHING in start else known)]
     losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
     configuration = configuration.changed(
         {

@@ -179,7 +179,8 @@ def to_numbers(values: Any, what: str = "labels") -> Any:
 def check_labels(labels: Any, weight: Any, link: str, classes: int | None) -> tuple[Any, Any, int]:
     """Return labels and weights as arrays, and the number of scores of a row."""
     labels = to_numbers(labels)
-    weight = np.ones(len(labels)) if weight is None else to_numbers(weight, "weights")
+    # The libraries keep them in float32; a start that differs by 1e-9 can turn a split between equal gains.
+    weight = np.ones(len(labels)) if weight is None else to_numbers(weight, "weights").astype(np.float32).astype(float)
     if labels.ndim != 1 or not len(labels) or not np.isfinite(labels).all():
         raise RequestError(f"The labels have the shape {labels.shape}; expected one finite number for each row.")
     if weight.shape != labels.shape or not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
