@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import re
 import shutil
 from collections.abc import Callable
@@ -50,14 +51,16 @@ def failing(prediction: Tensor, target: Tensor) -> float:
 
 
 class Own(nn.Module):
-    """Prints the address of an object."""
+    """Prints an object that has another address and module each time, as in another process."""
+
+    printed = itertools.count()
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.forward = function
 
     def extra_repr(self) -> str:
-        return repr(object())
+        return f"<module_{next(self.printed)}.Thing object at {id(object()):#x}>"
 
 
 def make(

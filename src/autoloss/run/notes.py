@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,13 +23,12 @@ from autoloss.space.branch import Sample
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict
 from autoloss.store.store import Store
 from autoloss.tasks.task import NETWORK, Task
+from autoloss.training.recipe import NOT_COMPARED
 from autoloss.workers.leases import build
 from autoloss.zoo.entries import say_loss
 
 MANY_FAILED, FAILED_SHARE = 5, 0.2
 """A search says that trainings fail when at least this number and this share of all did."""
-NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
-"""Addresses of objects, and modules of functions: the file that was `__main__` may be imported now."""
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Differences up to these come from another processor or GPU, which rounds in another way."""
 ROUNDING = 1e-5

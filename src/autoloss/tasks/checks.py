@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -17,7 +16,7 @@ from autoloss.space.branch import Branch
 from autoloss.tasks.splits import Split
 from autoloss.tasks.task import NETWORK
 from autoloss.training.loop import seed_generators
-from autoloss.training.recipe import Recipe, require
+from autoloss.training.recipe import NOT_COMPARED, Recipe, require
 from autoloss.training.structures import describe_inputs, list_tensors
 
 
@@ -50,7 +49,7 @@ def fingerprint(
     """Return numbers by which a change of the data or of the network is noticed, as `Task.fingerprints` does."""
     # What it prints has the settings of layers that act in training only, such as dropout.
     with seed_generators(0):
-        printed = re.sub(" at 0x[0-9a-f]+", "", repr(build_network(network)))
+        printed = NOT_COMPARED.sub("", repr(build_network(network)))
     prints = {label: split.fingerprint() for label, split in splits.items()}
     return {**prints, NETWORK: [zlib.crc32(printed.encode("utf-8", "replace"))]}
 

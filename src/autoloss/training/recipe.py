@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -32,6 +33,8 @@ SMALLEST_BATCH, USUAL_BATCH, LARGEST_BATCH = 8, 32, 128
 SGD_RATE = 0.05
 ADAM_RATE = 1e-3
 """Adam's usual learning rate (Kingma & Ba, 2015, Algorithm 1), also in place of a rate that was chosen for SGD."""
+NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
+"""Addresses of objects, and modules of functions: the file that was `__main__` may be imported now."""
 
 
 @declare("recipe.")
