@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import autoloss
 from autoloss import zoo
 from autoloss.formulas.python_file import to_python
 from autoloss.space.form import BranchForm
@@ -33,12 +34,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     text = to_python(loss, {"main": BranchForm(ignore_index=255)}, title="Found loss", facts={})
     (tmp_path / "found_loss.py").write_text(text, encoding="utf-8")
     boxes = Loss({"rcnn_cls": "-y * log(p)", "rcnn_reg": "e / (i + u)"})
-    forms = {
-        "rcnn_cls": BranchForm(from_prediction=False),
-        "rcnn_reg": BranchForm(leaves=("i", "u", "e"), from_prediction=False, weight=10.0),
-    }
-    text = to_python(boxes, forms, title="Found boxes", facts={})
-    (tmp_path / "found_boxes.py").write_text(text, encoding="utf-8")
+    autoloss.export(boxes, tmp_path / "found_boxes.py", branches=autoloss.tasks.get("digits-det", train=16).branches)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("found_loss", "found_boxes"):
         monkeypatch.delitem(sys.modules, name, raising=False)

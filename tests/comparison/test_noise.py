@@ -42,6 +42,7 @@ def test_a_resample_without_a_score_is_dropped_for_both_losses():
     first = Replicates(50, (None, *(0.5 + 0.01 * at for at in range(20))))
     second = Replicates(50, (0.9, *(0.4 + 0.01 * at for at in range(20))))
     estimate = compare_paired(Measurements((0.5, 0.6), (first,) * 2), Measurements((0.4, 0.5), (second,) * 2))
+    assert estimate.hangs_on_few
     # The same difference on all other resamples.
     assert estimate.examples_error == pytest.approx(0.0, abs=1e-12)
 
@@ -62,6 +63,30 @@ def test_few_examples_have_few_degrees_of_freedom():
     values = [0.5, 0.6, 0.7]
     estimate = estimate_mean(values, [Replicates(3, tuple(0.01 * at for at in range(20)))] * 3)
     assert estimate.examples_freedom == 2
+
+
+@pytest.mark.parametrize("rare", [1, 2, 3, 5, 30])
+def test_equal_losses_are_rarely_told_apart_by_a_few_examples_of_a_class(rare):
+    """The mean recall of two classes, undefined without the rare one, of two networks that are equally good."""
+    rng, trials, wrong = np.random.default_rng(rare), 100, 0
+    is_rare = np.arange(150) < rare
+
+    def recall(hits, rows=slice(None)):
+        found, drawn = hits[rows], is_rare[rows]
+        return float((found[drawn].mean() + found[~drawn].mean()) / 2) if drawn.any() else None
+
+    for _ in range(trials):
+        resamples, both = rng.integers(150, size=(RESAMPLES, 150)), []
+        for _ in range(2):
+            network = rng.random(150) < np.where(is_rare, 0.5, 0.9)
+            # Four seeds that differ on one row in fifty.
+            seeds = [np.where(rng.random(150) < 0.02, ~network, network) for _ in range(4)]
+            replicates = (Replicates(150, tuple(recall(hits, rows) for rows in resamples)) for hits in seeds)
+            both.append(Measurements(tuple(map(recall, seeds)), tuple(replicates)))
+        estimate = compare_paired(*both)
+        assert math.isfinite(estimate.half_width or 0)
+        wrong += estimate.p_value is not None and estimate.p_value < 0.05
+    assert wrong <= (0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)) * trials
 
 
 def draw_null(rng, seeds, examples, common, single, between):

@@ -594,6 +594,13 @@ def test_a_loss_of_the_zoo_has_its_own_activation_and_encoding(tmp_path):
         assert imported(path.read_text(), path)(values, values).item() == 0
     assert zoo.get("baseline/bce").criterion().branch.activation == "sigmoid"
     assert zoo.get("baseline/bce").criterion("softmax").branch.activation == "softmax"
+    for folder in ("text", "tree"):
+        (tmp_path / folder).mkdir()
+    written = [
+        autoloss.export(loss, tmp_path / name / "entropy.py").read_text()
+        for name, loss in {"text": "-y * log(p)", "tree": autoloss.parse("-y * log(p)")}.items()
+    ]
+    assert written[0] == written[1]
     assert "inner_band(y, 1)" in autoloss.export("seg/bf1", tmp_path / "edges.py").read_text()
     for name in ("shelf/pair_brier", "det/rcnn_reg"):
         with pytest.raises(RequestError, match="This loss is for predictions of the kind"):

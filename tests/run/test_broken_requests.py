@@ -140,6 +140,15 @@ CALLS = {
     "baselines is ['ce']; expected 'usual' or 'all'": lambda task, run: autoloss.compare(run, baselines=["ce"]),
     "seeds is 1; expected a whole number, at least 2": lambda task, run: autoloss.explain(run, seeds=1),
     "number is <": lambda task, run: autoloss.explain(run, task),
+    "directory is 3; expected text or a path": lambda task, run: autoloss.open_run(3),
+    "loss is 3; expected": lambda task, run: autoloss.export(3, run / "loss.py"),
+    "path is 3; expected text or a path": lambda task, run: autoloss.export("-y * log(p)", 3),
+    "baseline/dice is written by hand": lambda task, run: autoloss.export(
+        autoloss.zoo.get("baseline/dice"), run / "loss.py"
+    ),
+    "runs is 3; expected a list": lambda task, run: autoloss.learn(3, run / "prior.npz"),
+    "trees is 3; expected": lambda task, run: autoloss.Loss(3),
+    "no loss in the zoo named '3'": lambda task, run: autoloss.zoo.get(3),
     "learning_rate is -1.0; expected a number, above 0": lambda task, run: autoloss.retrain(run, learning_rate=-1.0),
 }
 

@@ -1,6 +1,7 @@
 """Objectives in the three libraries: the models of the built-in objectives, links, starts, weights, and what is refused."""
 
 import importlib.metadata
+import pickle
 
 import numpy as np
 import pytest
@@ -159,6 +160,13 @@ def test_the_scikit_learn_interfaces_learn_the_same():
     matrix = xgboost.DMatrix(INPUTS, LABELS, weight=WEIGHT)
     trained = xgboost.train({"nthread": 1, **objective.parameters}, matrix, 10, obj=objective)
     np.testing.assert_allclose(model.predict_proba(INPUTS)[:, 1], trained.predict(matrix), rtol=1e-5)
+    # A fitted model is saved with its objective.
+    loaded, again = pickle.loads(pickle.dumps((model, objective.objective)))  # noqa: S301 - our own
+    np.testing.assert_array_equal(loaded.predict_proba(INPUTS), model.predict_proba(INPUTS))
+    scores = VALUES[:, None]
+    np.testing.assert_array_equal(
+        again.differentiate(scores, LABELS), objective.objective.differentiate(scores, LABELS)
+    )
 
 
 def test_metrics_are_the_mean_loss_and_stop_early():

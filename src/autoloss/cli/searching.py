@@ -85,7 +85,7 @@ def resume(
     inject: arguments.Inject = None,
     final: Annotated[
         bool | None,
-        typer.Option("--final/--no-final", help="Confirm and compare the best losses; as in the search if omitted."),
+        typer.Option("--final/--no-final", help="Confirm and compare the best losses; as last time if omitted."),
     ] = None,
     trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,

@@ -20,6 +20,8 @@ from autoloss.training.training import Replicates
 
 LEAST_RESAMPLES = 10
 """With fewer resamples on which all scores are defined, the noise of the examples is not known."""
+LEAST_DECIDING = 1.5
+"""One example tells nothing of others, which half a degree of freedom says: only 400 standard errors are significant then."""
 LEVEL = 0.975
 """Quantile at the ends of a 95 % confidence interval."""
 ROUNDING = 1e-12
@@ -39,6 +41,7 @@ class Estimate:
         examples_error: Its standard error over the examples of the split; None where the metric was not measured on resamples.
         examples: Number of examples of the split; None likewise.
         examples_freedom: Degrees of freedom of `examples_error`.
+        hangs_on_few: Whether the metric is undefined on some resamples, since they lack the few examples that it needs.
     """
 
     value: float
@@ -46,7 +49,8 @@ class Estimate:
     seeds: int
     examples_error: float | None = None
     examples: int | None = None
-    examples_freedom: int = 0
+    examples_freedom: float = 0
+    hangs_on_few: bool = False
 
     @property
     def error(self) -> float | None:
@@ -118,12 +122,16 @@ def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | Non
     (0.6, 0.058, None)
     """
     seeds_error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    means, examples = _average_resamples(replicates)
+    means, missing, examples = _average_resamples(replicates)
     if len(means) < LEAST_RESAMPLES or examples < 2:
         return Estimate(mean(values), seeds_error, len(values))
+    # Resamples without any of k examples, such as the only ones of a class, are a share e^-k: k with the highest likely share.
+    share = (missing + 2 * math.sqrt(missing)) / (missing + len(means))
+    count = min(examples, max(LEAST_DECIDING, -math.log(share))) if missing else examples
     # The variance on resamples is that of a mean over n, too small by the share of one example.
-    error = math.sqrt(variance(means) * examples / (examples - 1))
-    return Estimate(mean(values), seeds_error, len(values), error, examples, min(len(means), examples) - 1)
+    error = math.sqrt(variance(means) * count / (count - 1))
+    freedom = min(len(means), count) - 1
+    return Estimate(mean(values), seeds_error, len(values), error, examples, freedom, missing > 0)
 
 
 def combine(estimates: Sequence[Estimate]) -> Estimate:
@@ -184,14 +192,18 @@ def subtract_replicates(first: Replicates | None, second: Replicates | None) -> 
     return Replicates(first.examples, tuple(None if a is None or b is None else a - b for a, b in pairs))
 
 
-def _average_resamples(replicates: Sequence[Replicates | None]) -> tuple[list[float], int]:
-    """Return the means over seeds on the resamples where all seeds have a value, and the least number of examples of a split."""
+def _average_resamples(replicates: Sequence[Replicates | None]) -> tuple[list[float], int, int]:
+    """Average over seeds on the resamples where all have a value.
+
+    Returns:
+        The means, the number of the other resamples, and the least number of examples of a split.
+    """
     known = [one for one in replicates if one is not None]
     if not known or len(known) < len(replicates):
-        return [], 0
-    columns = zip(*(one.scores for one in known), strict=False)
-    whole = [[score for score in column if score is not None] for column in columns]
-    return [fmean(column) for column in whole if len(column) == len(known)], min(one.examples for one in known)
+        return [], 0, 0
+    columns = [*zip(*(one.scores for one in known), strict=False)]
+    means = [fmean(column) for column in columns if None not in column]
+    return means, len(columns) - len(means), min(one.examples for one in known)
 
 
 def find_quantile(share: float, freedom: float) -> float:

@@ -53,8 +53,8 @@ _OF_PREDICTION = """Sum channels and average over positions.
 
 _OF_LEAVES = """Return one value for each element, (N, C, H, W), as the leaves have them.
 
-        The search took their sum over elements that count, divided it by the branch's
-        number of positions, and gave it the weight {weight!r}."""
+        The search took their sum over elements that count, divided it by the number of
+        positions, N·H·W of the branch's prediction, and gave it the weight {weight!r}."""
 
 
 def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
@@ -231,7 +231,8 @@ def _describe(
         paragraphs.append(wrap(heading) + wrap(write_line(tree), "    ") + wrap(f"= {tree}", "    "))
     paragraphs += [describe_facts(facts)] * bool(facts)
     branch, form = next((branch, forms[branch]) for branch in loss)
-    call = f"criterion({', '.join(map(get_variable, form.leaves))}).sum()"
+    factor = "" if form.weight == 1 else f"{float(form.weight)!r} * "
+    call = f"{factor}criterion({', '.join(map(get_variable, form.leaves))}).sum() / positions"
     if form.pairs is not None:
         call = f"criterion({', '.join(list_arguments(form.pairs))})"
     paragraphs += [
@@ -243,7 +244,7 @@ def _describe(
         ],
     ]
     if len(loss) > 1:
-        paragraphs.append(["Call each class where the network computes its branch; add up what they return."])
+        paragraphs.append(["Call each class as its forward says where the network computes its branch; add them up."])
     return [line for paragraph in paragraphs for line in [*paragraph, ""]][:-1]
 
 

@@ -206,9 +206,10 @@ def _describe_resolution(paired: Estimate) -> str:
     """Describe the smallest difference that the split can show."""
     if paired.resolution is None:
         return f"The intervals ignore the sampling error of the {TEST} split: the metric was not measured on resamples of it."
+    few = " Without a few of them, such as those of a rare class, the metric is undefined: give more of these."
     return (
         f"Differences below {figure(paired.resolution)} cannot be detected on these {paired.examples:,} examples, however many "
-        "training seeds there are."
+        f"training seeds there are.{few * paired.hangs_on_few}"
     )
 
 

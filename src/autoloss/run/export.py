@@ -16,12 +16,13 @@ from autoloss.formulas.python_file import check_forms, clean_text, to_python
 from autoloss.formulas.simplify import escape_latex, simplify_loss
 from autoloss.formulas.statements import write_line
 from autoloss.formulas.terms import to_term
+from autoloss.options import checked
 from autoloss.run.results import FoundLoss
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.form import Activation, BranchForm, Encoding
-from autoloss.space.loss import Loss
+from autoloss.space.loss import HandWritten, Loss
 from autoloss.space.loss_text import MAIN, join_branches
 
 SUFFIXES = {".py": "python", ".tex": "latex", ".json": "json"}
@@ -36,8 +37,9 @@ _DISPLAY = r"""% {title}
 """
 
 
+@checked
 def export(
-    loss: FoundLoss | Loss | str,
+    loss: FoundLoss | Mapping[str, Expression] | Expression | HandWritten | str,
     path: str | Path,
     *,
     branches: Mapping[str, Branch] | None = None,
@@ -46,7 +48,7 @@ def export(
     """Write a loss as a file for use elsewhere.
 
     Args:
-        loss: A found loss, a `Loss`, a formula, or a name of the zoo.
+        loss: A found loss, a `Loss`, a tree, a formula, or a loss of the zoo or its name.
         path: File to write: `.py`, which imports only torch, `.tex` or `.json`.
         branches: Those of the task, as `task.branches`; needed for a formula of anything but a softmax over classes.
         library: `lightgbm`, `xgboost` or `catboost`: a `.py` file with an objective for it, which imports NumPy alone.
@@ -74,7 +76,7 @@ def export(
     else:
         used = branches or {MAIN: _make_branch(loss)}
         forms = {name: branch.form() for name, branch in used.items()}
-        trees = zoo.resolve(loss, used)[1] if isinstance(loss, str) else loss
+        trees = zoo.resolve(str(loss), used)[1] if isinstance(loss, str | HandWritten) else Loss(loss)
         found = {name: tree for name, tree in trees.items() if isinstance(tree, Expression)}
         if len(found) < len(trees):
             raise RequestError(f"{loss} is written by hand, and only formulas can be exported.")
@@ -83,7 +85,7 @@ def export(
     return file
 
 
-def _make_branch(loss: Loss | str) -> ActivatedBranch:
+def _make_branch(loss: object) -> ActivatedBranch:
     """Return the branch that a loss is exported for by default: that of its entry in the zoo, or of a softmax over classes."""
     entry = zoo.ENTRIES.get(str(loss))
     activation: Any = loss.activation if isinstance(loss, Loss) else entry.activation if entry else "softmax"

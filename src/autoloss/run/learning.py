@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoloss.errors import RequestError
+from autoloss.options import checked
 from autoloss.proposing.memory import SHIPPED_PRIOR, Forest, grow_forest, read_prior, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.run.results import Search, open_run
@@ -36,6 +37,7 @@ class Learnt:
     sources: int
 
 
+@checked
 def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SHIPPED_PRIOR) -> Learnt:
     """Train a prior on the losses of runs, and write it to a file for `search(…, prior=…)`.
 

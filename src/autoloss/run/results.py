@@ -20,6 +20,7 @@ from autoloss.comparison.racing import follow_race
 from autoloss.errors import RequestError
 from autoloss.options import Natural, checked
 from autoloss.proposing.records import Individual, State
+from autoloss.run.user_files import Trust
 from autoloss.showing import plot, to_html
 from autoloss.space.loss_text import join_losses, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
@@ -28,7 +29,6 @@ from autoloss.store.store import read_figures
 from autoloss.zoo.entries import say_loss
 
 if TYPE_CHECKING:
-    from autoloss.run.user_files import Trust
     from autoloss.settings import Configuration
     from autoloss.space.branch import Branch
     from autoloss.space.form import BranchForm
@@ -337,6 +337,7 @@ def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | Non
     return [at for at, (share, score) in enumerate(scores) if score > enough[share]]
 
 
+@checked
 def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
     """Read a run, finished or running, without locking it.
 

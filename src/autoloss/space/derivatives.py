@@ -6,7 +6,7 @@ Needs NumPy alone. An exported file holds these functions as they stand here, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -190,10 +190,11 @@ def differentiate(tree: Expression) -> Callable[[Jet, Jet], Jet]:
             )
     if strange := sorted(tree.leaves - {CONSTANT, "y", "p"}):
         raise RequestError(f"{str(tree)!r} has the leaves {', '.join(strange)}; a boosting objective has y and p.")
+    # A function that can be pickled, as a fitted model is, with its objective.
+    return partial(_evaluate, tree)
 
-    def formula(y: Jet, p: Jet) -> Jet:
-        leaves = {"y": y, "p": p, CONSTANT: lift(1.0)}
-        found = tree.fold(leaves.__getitem__, lambda one, parts: ELEMENTWISE[one.name](*parts))
-        return found if tree.factor == 1 else found * tree.factor
 
-    return formula
+def _evaluate(tree: Expression, y: Jet, p: Jet) -> Jet:
+    leaves = {"y": y, "p": p, CONSTANT: lift(1.0)}
+    found = tree.fold(leaves.__getitem__, lambda one, parts: ELEMENTWISE[one.name](*parts))
+    return found if tree.factor == 1 else found * tree.factor

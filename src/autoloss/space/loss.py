@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, name_kind, quote, unknown
+from autoloss.options import check_arguments
 from autoloss.showing import plot, to_html
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Branch, BranchLoss, Criterion
@@ -104,6 +105,7 @@ class Loss(Mapping[str, Expression]):
         *,
         activation: Activation = "softmax",
     ) -> None:
+        check_arguments(Loss.__init__, {"trees": trees})
         given = {MAIN: trees} if isinstance(trees, Expression | str) else trees
         if not given:
             raise ValueError("A loss needs a tree for at least one branch.")

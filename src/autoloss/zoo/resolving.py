@@ -53,7 +53,7 @@ def get_entry(name: str) -> Entry:
     '-y * log(p)'
     """
     if name not in ENTRIES:
-        raise refuse_name("loss in the zoo", name)
+        raise refuse_name("loss in the zoo", str(name))
     return ENTRIES[name]
 
 

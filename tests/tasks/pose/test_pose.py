@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect as signatures
 import math
 import pickle
+import re
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from autoloss import zoo
+from autoloss import export, zoo
 from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
@@ -250,6 +253,23 @@ def test_coco_pose_trains_on_files_and_is_evaluated_in_detected_boxes_on_test_al
     assert pickle.dumps(task._examples["proxy"])
     without = get("coco-pose", data=str(folder), **SMALL)
     assert without._data["test"].detected is None
+
+
+def test_an_exported_loss_is_called_as_the_page_says(tmp_path):
+    task = get("figures-pose", train=8, valid=4, test=4)
+    (sample,) = task.samples(1, seed=0)["main"]
+    context = sample.context | {"labelled": sample.context["labelled"].clone()}
+    context["labelled"][0, 3] = False
+    page = (Path(__file__).parents[3] / "docs" / "pose.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"`(\(criterion\(y, p\).*?)`", page)
+    (tmp_path / "line.py").write_text(f"loss = {line}", encoding="utf-8")
+    for name in ("pose/oks", "baseline/mse"):
+        file = export(name, tmp_path / f"{name.partition('/')[2]}.py", branches=task.branches)
+        (exported,) = (value for key, value in runpy.run_path(str(file)).items() if key.endswith("Loss"))
+        leaves = {"y": context["target"], "p": sample.prediction, "labelled": context["labelled"]}
+        called = runpy.run_path(str(tmp_path / "line.py"), {"criterion": exported(), **leaves})
+        expected = bind(zoo.resolve(name, task.branches)[1], task.branches)["main"](sample.prediction, context)
+        torch.testing.assert_close(called["loss"], expected)
 
 
 def test_retraining_sees_what_the_search_held_out_and_is_not_measured_on_it(folder):
