@@ -36,13 +36,17 @@ def measure_recall_of_ones(prediction: torch.Tensor, target: torch.Tensor) -> fl
     return float((prediction.argmax(dim=1)[ones] == 1).float().mean()) if bool(ones.any()) else math.nan
 
 
-def make_task(test_rows: int = 60, keep: Any = None, metric: Any = measure_accuracy) -> autoloss.Task:
+def make_task(
+    test_rows: int = 60, keep: Any = None, metric: Any = measure_accuracy, ones: int | None = None
+) -> autoloss.Task:
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(300, 4, generator=draw)
     target = (inputs[:, 0] + 0.5 * torch.randn(300, generator=draw) > 0).long()
     test = torch.arange(200, 200 + test_rows)
     if keep is not None:
         test = test[target[test] == keep]
+    if ones is not None:
+        test = torch.cat([test[target[test] == 0], test[target[test] == 1][:ones]])
     return autoloss.SupervisedTask(
         lambda: nn.Linear(4, 2),
         train=(inputs[:120], target[:120]),
@@ -74,6 +78,22 @@ def test_three_rows_of_test_data_tell_nothing_and_the_verdict_says_how_little(tm
     assert "cannot be detected on these 3 examples, however many training seeds there are" in told
     # Three seeds cannot say much beside several baselines, either.
     assert "too few seeds to tell smaller ones" in told
+
+
+def test_one_test_row_of_a_class_tells_nothing_of_others(tmp_path):
+    def measure(prediction: torch.Tensor, target: torch.Tensor) -> float:
+        zeros = float((prediction.argmax(dim=1)[target == 0] == 0).float().mean())
+        return (measure_recall_of_ones(prediction, target) + zeros) / 2
+
+    found = search(make_task(100, metric=measure, ones=1), tmp_path / "run")
+    assert not found.judgement.is_win
+    told = " ".join(summarize(found).verdict.text)
+    assert "Without a few of them, such as those of a rare class, the metric is undefined: give more of these." in told
+    # Metrics are at most 1.
+    assert found.judgement.paired.resolution > 1
+    enough = search(make_task(100, metric=measure), tmp_path / "enough")
+    assert "Without a few of them" not in " ".join(summarize(enough).verdict.text)
+    assert enough.judgement.paired.resolution < 0.5
 
 
 def test_equal_scores_on_all_resamples_of_the_test_data_say_so(tmp_path):
