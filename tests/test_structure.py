@@ -12,7 +12,7 @@ from statistics import median
 ROOT = Path(__file__).parents[1] / "src"
 FILES = sorted(ROOT.rglob("*.py"))
 MOST_LINES, USUAL_LINES = 400, 200
-ALL_LINES = 43_226
+ALL_LINES = 43_235
 """A change that raises it says why in `docs/architecture.md`; the aim is 32,000 without what was added there."""
 
 

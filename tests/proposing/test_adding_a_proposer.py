@@ -82,6 +82,7 @@ def searched(directory, workers=0, **more):
                 (Kind.FRESH, {"folds": (0, 0)}, "a seed or a fold twice"),
                 (Kind.COPY, {}, "a parent.*which it does not name"),
                 (Kind.SUM, {}, "a parent.*which it does not name"),
+                (Kind.START, {}, "starts from a loss, which it does not name"),
             )
         ),
     ],
@@ -92,6 +93,19 @@ def test_what_is_no_plan_is_refused(plan, message, tmp_path):
             return plan
 
     with pytest.raises(ValueError, match=message):
+        searched(tmp_path, proposer=Wrong())
+
+
+@pytest.mark.parametrize("chosen", [None, {}, {"cls": None, "reg": None}])
+def test_what_is_no_choice_is_refused(chosen, tmp_path):
+    class Wrong(CoinFlips):
+        def ask(self, k, visible):
+            return Plan(k, None, dict.fromkeys(BRANCHES, Kind.FRESH), pool=2)
+
+        def choose(self, plan, pools, parent, visible):
+            return chosen
+
+    with pytest.raises(ValueError, match="is no choice of one attempt from the pool of each branch: cls, reg"):
         searched(tmp_path, proposer=Wrong())
 
 

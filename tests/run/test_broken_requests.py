@@ -147,6 +147,7 @@ CALLS = {
         autoloss.zoo.get("baseline/dice"), run / "loss.py"
     ),
     "runs is 3; expected a list": lambda task, run: autoloss.learn(3, run / "prior.npz"),
+    "criterion is 3; expected a dictionary, branch → loss": lambda task, run: task.train(3, autoloss.Training(seed=0)),
     "trees is 3; expected": lambda task, run: autoloss.Loss(3),
     "no loss in the zoo named '3'": lambda task, run: autoloss.zoo.get(3),
     "learning_rate is -1.0; expected a number, above 0": lambda task, run: autoloss.retrain(run, learning_rate=-1.0),

@@ -137,6 +137,8 @@ class History:
                 raise ValueError(f"{plan} has a seed or a fold twice.")
             if kinds & {Kind.COPY, Kind.SUM} and (plan.parent is None or (Kind.SUM in kinds and plan.partner is None)):
                 raise ValueError(f"{plan} is made of a parent, and a sum of a partner too, which it does not name.")
+            if Kind.START in kinds and not plan.start:
+                raise ValueError(f"{plan} starts from a loss, which it does not name.")
             if any(one is not None and not 0 <= one < visible.count for one in (plan.parent, plan.partner)):
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
             if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):
@@ -176,7 +178,10 @@ class History:
         self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
     ) -> Mapping[str, Attempt]:
         # The view is made here: a draft may begin before all is there that its candidate may know.
-        return self._proposer.choose(plan, pools, parent, View(self._ledger, plan.candidate))
+        chosen = cast(Any, self._proposer.choose(plan, pools, parent, View(self._ledger, plan.candidate)))
+        if not isinstance(chosen, Mapping) or any(chosen.get(branch) not in pool for branch, pool in pools.items()):
+            raise ValueError(f"{chosen} is no choice of one attempt from the pool of each branch: {', '.join(pools)}.")
+        return chosen
 
     def complete(self) -> Candidate:
         """Make the candidate of a draft without open branches, and append it."""

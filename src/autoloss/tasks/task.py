@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, quote, unknown
 from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
 # This module does not import torch at runtime: readers of a run import it.
@@ -256,6 +256,10 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
         raise RequestError(f"The task {task.name} cannot tune a threshold: declare `tunes_threshold = True`.")
     if training.step_rule not in task.step_rules:
         raise unknown(f"step rule of the task {task.name}", training.step_rule, task.step_rules)
+    if not isinstance(criterion, Mapping):
+        raise RequestError(
+            f"criterion is {quote(criterion)}; expected a dictionary, branch → loss, as autoloss.bind returns."
+        )
     for branch in task.branches:
         if branch not in criterion:
             raise unknown("loss for the branch", branch, criterion)
