@@ -4,7 +4,7 @@ A score would be another one with other seeds, and on other examples of the same
 of two: that of the scores between seeds, divided by their number, and that of the mean on bootstrap resamples of the examples. What
 examples do to single seeds is in both, so the sum is rather too large than too small. Its degrees of freedom are Welch and
 Satterthwaite's. With two seeds these can be far too many; no interval is therefore narrower, and no p-value smaller, than by the
-seeds alone.
+seeds alone. Where resamples have no score, since they lack the few examples that a metric needs, these few count instead of all.
 
 Source: Satterthwaite, 1946, An Approximate Distribution of Estimates of Variance Components.
 """
