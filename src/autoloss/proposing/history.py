@@ -178,8 +178,8 @@ class History:
         self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
     ) -> Mapping[str, Attempt]:
         # The view is made here: a draft may begin before all is there that its candidate may know.
-        chosen = cast(Any, self._proposer.choose(plan, pools, parent, View(self._ledger, plan.candidate)))
-        if not isinstance(chosen, Mapping) or any(chosen.get(branch) not in pool for branch, pool in pools.items()):
+        chosen = self._proposer.choose(plan, pools, parent, View(self._ledger, plan.candidate))
+        if not isinstance(cast(Any, chosen), Mapping) or any(chosen.get(name) not in pools[name] for name in pools):
             raise ValueError(f"{chosen} is no choice of one attempt from the pool of each branch: {', '.join(pools)}.")
         return chosen
 
