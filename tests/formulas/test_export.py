@@ -381,6 +381,7 @@ def test_a_branch_of_areas_gives_a_function_of_its_leaves(tmp_path):
     loss = zoo.get("det/rcnn_reg")
     text = to_python(loss, {"main": form}, title="det/rcnn_reg", facts={})
     assert "def forward(self, i: Tensor, u: Tensor, e: Tensor) -> Tensor:" in text
+    assert "    loss = 10.0 * criterion(i, u, e).sum() / positions\n" in text
     leaves = {name: torch.rand(5, 1, 1, 1, generator=torch.Generator().manual_seed(k)) for k, name in enumerate("iue")}
     found = imported(text, tmp_path / "areas.py")(**leaves)
     assert torch.equal(found, loss["main"].evaluate(leaves))
